@@ -1,0 +1,60 @@
+# The two commands a newcomer needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# torch for this machine's CPU; on a GPU machine set TORCH= to keep the installed one.
+TORCH  ?= torch==2.13.0
+
+.PHONY: demo test lint protos protos-check up bench-cpu bench-check clean
+.DEFAULT_GOAL := demo
+
+$(BIN)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[worker,local]'
+	touch $@
+
+$(BIN)/.installed-test: $(BIN)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[worker,local,test,lint]'
+	touch $@
+
+# Stubs come from an older grpcio-tools, so that every supported grpcio and protobuf can load them; see docs/adr/0003.
+.venv-protos/.installed:
+	$(PYTHON) -m venv .venv-protos
+	.venv-protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.80.0
+	touch $@
+
+demo: $(BIN)/.installed
+	$(BIN)/baton demo
+
+up: $(BIN)/.installed
+	$(BIN)/baton up
+
+test: lint protos-check
+	$(BIN)/baton fetch smollm2-135m
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tests/size_check.py
+
+protos: .venv-protos/.installed
+	.venv-protos/bin/python -m grpc_tools.protoc -Ibaton/rpc=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
+
+protos-check: .venv-protos/.installed
+	rm -rf build/protos && mkdir -p build/protos
+	.venv-protos/bin/python -m grpc_tools.protoc -Ibaton/rpc=protos --python_out=build/protos --pyi_out=build/protos \
+		--grpc_python_out=build/protos protos/*.proto
+	for f in build/protos/baton/rpc/*; do cmp $$f baton/rpc/$$(basename $$f) || { echo "stubs are stale: run make protos"; exit 1; }; done
+
+bench-cpu: $(BIN)/.installed-test
+	$(BIN)/python benchmarks/cpu/speed.py
+
+bench-check: $(BIN)/.installed
+	$(BIN)/python benchmarks/check.py
+
+clean:
+	rm -rf build .run $(BIN)/.installed $(BIN)/.installed-test

@@ -1,0 +1,203 @@
+"""Between the protocol's messages and the types of `baton.types`."""
+
+from baton.rpc import kv_pb2, sampling_pb2, worker_pb2
+from baton.types import (
+    ChunkDigest,
+    FinishReason,
+    Grant,
+    KvEndpoint,
+    KvLayout,
+    KvReady,
+    SamplingParams,
+    TokenLogprobs,
+    TransferStats,
+    WorkerRef,
+)
+
+_FINISH_TO_PB = {
+    None: sampling_pb2.FINISH_REASON_UNSPECIFIED,
+    FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+}
+_FINISH_FROM_PB = {pb: reason for reason, pb in _FINISH_TO_PB.items()}
+
+
+def finish_to_pb(reason: FinishReason | None) -> sampling_pb2.FinishReason:
+    """None is UNSPECIFIED: still running."""
+    return _FINISH_TO_PB[reason]
+
+
+def finish_from_pb(reason: sampling_pb2.FinishReason) -> FinishReason | None:
+    """UNSPECIFIED is None: still running."""
+    return _FINISH_FROM_PB[reason]
+
+
+def sampling_to_pb(params: SamplingParams) -> sampling_pb2.SamplingParams:
+    """Every field set, since all defaults are decided by now; the worker-side message carries no stop strings."""
+    return sampling_pb2.SamplingParams(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=params.logit_bias,
+        seed=params.seed,
+        max_tokens=params.max_tokens,
+        min_tokens=params.min_tokens,
+        stop_token_ids=params.stop_token_ids,
+        logprobs=params.num_logprobs,
+    )
+
+
+def sampling_from_pb(pb: sampling_pb2.SamplingParams) -> SamplingParams:
+    """The inverse of `sampling_to_pb`; an unset field takes the default of `SamplingParams`."""
+    optional = {
+        name: getattr(pb, name)
+        for name in (
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "seed",
+            "max_tokens",
+        )
+        if pb.HasField(name)
+    }
+    return SamplingParams(
+        **optional,
+        logit_bias=dict(pb.logit_bias),
+        min_tokens=pb.min_tokens,
+        stop_token_ids=tuple(pb.stop_token_ids),
+        num_logprobs=pb.logprobs if pb.HasField("logprobs") else None,
+    )
+
+
+def logprobs_to_pb(logprobs: TokenLogprobs) -> sampling_pb2.TokenLogprobs:
+    """One output position."""
+    return sampling_pb2.TokenLogprobs(
+        sampled=sampling_pb2.Logprob(token_id=logprobs.token_id, logprob=logprobs.logprob),
+        top=[sampling_pb2.Logprob(token_id=token, logprob=value) for token, value in logprobs.top],
+    )
+
+
+def layout_to_pb(layout: KvLayout) -> kv_pb2.KvLayout:
+    """Field by field."""
+    return kv_pb2.KvLayout(
+        version=layout.version,
+        num_layers=layout.num_layers,
+        num_kv_heads=layout.num_kv_heads,
+        head_dim=layout.head_dim,
+        block_size=layout.block_size,
+        dtype=layout.dtype,
+        order=layout.order,
+        tp_rank=layout.tp_rank,
+        tp_size=layout.tp_size,
+        model_fingerprint=layout.model_fingerprint,
+    )
+
+
+def layout_from_pb(pb: kv_pb2.KvLayout) -> KvLayout:
+    """Field by field."""
+    return KvLayout(
+        version=pb.version,
+        num_layers=pb.num_layers,
+        num_kv_heads=pb.num_kv_heads,
+        head_dim=pb.head_dim,
+        block_size=pb.block_size,
+        dtype=pb.dtype,
+        order=pb.order,
+        tp_rank=pb.tp_rank,
+        tp_size=pb.tp_size,
+        model_fingerprint=pb.model_fingerprint,
+    )
+
+
+def worker_to_pb(worker: WorkerRef) -> kv_pb2.WorkerRef:
+    """Field by field."""
+    return kv_pb2.WorkerRef(name=worker.name, incarnation=worker.incarnation)
+
+
+def worker_from_pb(pb: kv_pb2.WorkerRef) -> WorkerRef:
+    """Field by field."""
+    return WorkerRef(name=pb.name, incarnation=pb.incarnation)
+
+
+def grant_to_pb(grant: Grant) -> kv_pb2.Grant:
+    """Field by field."""
+    return kv_pb2.Grant(
+        grant_id=grant.grant_id,
+        request_id=grant.request_id,
+        decode=worker_to_pb(grant.decode),
+        epoch=grant.epoch,
+        first_block=grant.first_block,
+        block_ids=grant.block_ids,
+        layout=layout_to_pb(grant.layout),
+        endpoint=kv_pb2.KvEndpoint(connector=grant.endpoint.connector, metadata=grant.endpoint.metadata),
+        lease_deadline_unix_ns=grant.lease_deadline_unix_ns,
+    )
+
+
+def grant_from_pb(pb: kv_pb2.Grant) -> Grant:
+    """Field by field."""
+    return Grant(
+        grant_id=pb.grant_id,
+        request_id=pb.request_id,
+        decode=worker_from_pb(pb.decode),
+        epoch=pb.epoch,
+        first_block=pb.first_block,
+        block_ids=tuple(pb.block_ids),
+        layout=layout_from_pb(pb.layout),
+        endpoint=KvEndpoint(connector=pb.endpoint.connector, metadata=pb.endpoint.metadata),
+        lease_deadline_unix_ns=pb.lease_deadline_unix_ns,
+    )
+
+
+def encode_kv_ready(ready: KvReady) -> bytes:
+    """The payload of a KV write's notification."""
+    return kv_pb2.KvReady(
+        grant_id=ready.grant_id,
+        request_id=ready.request_id,
+        epoch=ready.epoch,
+        decode_incarnation=ready.decode_incarnation,
+        prefill=worker_to_pb(ready.prefill),
+        digests=[
+            kv_pb2.ChunkDigest(start_token=d.start_token, num_tokens=d.num_tokens, digest=d.digest)
+            for d in ready.digests
+        ],
+        first_token=ready.first_token,
+        sampler_position=ready.sampler_position,
+        sent_unix_ns=ready.sent_unix_ns,
+    ).SerializeToString()
+
+
+def decode_kv_ready(payload: bytes) -> KvReady:
+    """Raises `google.protobuf.message.DecodeError` when `payload` is no KvReady."""
+    pb = kv_pb2.KvReady.FromString(payload)
+    return KvReady(
+        grant_id=pb.grant_id,
+        request_id=pb.request_id,
+        epoch=pb.epoch,
+        decode_incarnation=pb.decode_incarnation,
+        prefill=worker_from_pb(pb.prefill),
+        digests=tuple(ChunkDigest(d.start_token, d.num_tokens, d.digest) for d in pb.digests),
+        first_token=pb.first_token,
+        sampler_position=pb.sampler_position,
+        sent_unix_ns=pb.sent_unix_ns,
+    )
+
+
+def transfer_to_pb(stats: TransferStats) -> worker_pb2.TransferStats:
+    """Field by field."""
+    return worker_pb2.TransferStats(
+        blocks=stats.blocks,
+        bytes=stats.bytes,
+        writes=stats.writes,
+        post_us=stats.post_us,
+        transfer_us=stats.transfer_us,
+        exposed_us=stats.exposed_us,
+    )

@@ -1,0 +1,35 @@
+"""Errors that cross process borders: a code that says whose fault it is and a message that says what to do."""
+
+import enum
+
+
+class ErrorCode(enum.StrEnum):
+    """Named after the gRPC status that each becomes."""
+
+    INVALID_ARGUMENT = "invalid_argument"
+    NOT_FOUND = "not_found"
+    FAILED_PRECONDITION = "failed_precondition"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    UNIMPLEMENTED = "unimplemented"
+    UNAVAILABLE = "unavailable"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+
+
+class BatonError(Exception):
+    """A failure of one request or one command.
+
+    `message` tells what was got, what was expected and what to change. `retry_after_s` is set when trying again later can help.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+def invalid(message: str) -> BatonError:
+    """The caller's input is at fault."""
+    return BatonError(ErrorCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,1 @@
+"""Stubs generated from protos/ by `make protos`; not edited by hand."""

@@ -1,0 +1,198 @@
+"""What a service and its engine core say to each other: msgpack-coded structs over one Unix socket, in batches.
+
+Every request is named by (request_id, epoch); the epoch names the attempt. The core answers each `AddLocal`,
+`AddPrefill` and admitted `Reserve` with exactly one of `Finished`, `Failed` or `Aborted`. Times are unix nanoseconds.
+"""
+
+import msgspec
+
+from baton.errors import ErrorCode
+from baton.types import EngineStats, FinishReason, Grant, KvLayout, SamplingParams, TokenLogprobs, TransferStats
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; tagged by class name."""
+
+
+# --- from the service to the core ---
+
+
+class AddLocal(Message, frozen=True, tag=True):
+    """Prefill and decode a prompt on this worker."""
+
+    request_id: str
+    epoch: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class AddPrefill(Message, frozen=True, tag=True):
+    """Compute a prompt's KV, write it where `grant` says, sample the first token."""
+
+    request_id: str
+    epoch: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    grant: Grant
+
+
+class Reserve(Message, frozen=True, tag=True):
+    """Allocate blocks for a prompt that another worker will prefill; answered by `Granted` or `Refused`."""
+
+    request_id: str
+    epoch: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+
+
+class Release(Message, frozen=True, tag=True):
+    """Give a grant back, waiting or running. `fenced`: no remote write can touch its blocks any more."""
+
+    grant_id: str
+    fenced: bool
+
+
+class Abort(Message, frozen=True, tag=True):
+    """Stop an attempt; answered by `Aborted`, also when it is unknown or already over."""
+
+    request_id: str
+    epoch: int
+
+
+class GetStats(Message, frozen=True, tag=True):
+    """Answered by `StatsReply`. With `check`, the core checks its integrity first."""
+
+    call_id: int
+    check: bool = False
+
+
+class Shutdown(Message, frozen=True, tag=True):
+    """Abort everything, release the pool and exit 0."""
+
+
+Command = AddLocal | AddPrefill | Reserve | Release | Abort | GetStats | Shutdown
+
+
+# --- from the core to the service ---
+
+
+class Ready(Message, frozen=True, tag=True):
+    """The model is loaded and the pool is allocated; sent once, first."""
+
+    layout: KvLayout
+    num_blocks: int
+    max_model_len: int
+
+
+class Granted(Message, frozen=True, tag=True):
+    request_id: str
+    epoch: int
+    grant: Grant
+    cached_tokens: int
+
+
+class Refused(Message, frozen=True, tag=True):
+    """A `Reserve` that found no room (RESOURCE_EXHAUSTED with a retry time) or can never fit (INVALID_ARGUMENT)."""
+
+    request_id: str
+    epoch: int
+    code: ErrorCode
+    message: str
+    retry_after_s: float | None = None
+
+
+class Admitted(Message, frozen=True, tag=True):
+    """The KV behind a grant was verified and the request joined the running batch."""
+
+    request_id: str
+    epoch: int
+    reserved_unix_ns: int
+    kv_ready_unix_ns: int  # when prefill sent KvReady
+    received_unix_ns: int  # when it was polled here
+    admitted_unix_ns: int
+    verify_us: int
+
+
+class Tokens(Message, frozen=True, tag=True):
+    """New output tokens. `output_position` counts from 0 and is that of the first token here."""
+
+    request_id: str
+    epoch: int
+    output_position: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int = 0  # prompt tokens taken from this worker's prefix cache
+
+
+class ComputeSpan(msgspec.Struct, frozen=True):
+    """When one step worked on a request, and on how many of its prompt tokens."""
+
+    start_unix_ns: int
+    end_unix_ns: int
+    num_tokens: int
+
+
+class WriteSpan(msgspec.Struct, frozen=True):
+    """One KV write."""
+
+    posted_unix_ns: int
+    done_unix_ns: int
+    blocks: int
+    bytes: int
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """A request's life on this worker as a column of moments, for its spans. 0 where it did not get that far."""
+
+    queued_unix_ns: int
+    started_unix_ns: int = 0  # first computed on, or admitted
+    first_token_unix_ns: int = 0
+    finished_unix_ns: int = 0
+    prefill_chunks: tuple[ComputeSpan, ...] = ()
+    writes: tuple[WriteSpan, ...] = ()
+    preempted_unix_ns: tuple[int, ...] = ()
+
+
+class Finished(Message, frozen=True, tag=True):
+    """The request ended well. For `AddPrefill`: the first token ended it (`reason` set) or its KV is handed over."""
+
+    request_id: str
+    epoch: int
+    reason: FinishReason | None
+    timeline: Timeline
+    cached_tokens: int = 0
+    transfer: TransferStats | None = None
+
+
+class Failed(Message, frozen=True, tag=True):
+    """The request ended badly; all its blocks are released or in quarantine."""
+
+    request_id: str
+    epoch: int
+    code: ErrorCode
+    message: str
+    timeline: Timeline
+
+
+class Aborted(Message, frozen=True, tag=True):
+    """`fenced`: no write of this attempt is or will be under way."""
+
+    request_id: str
+    epoch: int
+    fenced: bool
+
+
+class StatsReply(Message, frozen=True, tag=True):
+    call_id: int
+    stats: EngineStats
+    problems: tuple[str, ...] = ()  # what check_integrity found
+
+
+class CacheChanged(Message, frozen=True, tag=True):
+    """Block hashes that this worker's prefix cache gained and lost since the last one."""
+
+    stored: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+
+
+Event = Ready | Granted | Refused | Admitted | Tokens | Finished | Failed | Aborted | StatsReply | CacheChanged

@@ -1,0 +1,1 @@
+"""The front: text, validation, routing and orchestration. Imports no torch."""

@@ -1,0 +1,1 @@
+"""Pure tensor functions. Imports torch and triton, nothing of ours."""
