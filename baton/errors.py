@@ -20,7 +20,8 @@ class ErrorCode(enum.StrEnum):
 class BatonError(Exception):
     """A failure of one request or one command.
 
-    `message` tells what was got, what was expected and what to change. `retry_after_s` is set when trying again later can help.
+    `message` tells what was got, what was expected and what to change. `retry_after_s` is set when trying again later
+    can help.
     """
 
     def __init__(self, code: ErrorCode, message: str, retry_after_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The vocabulary that all processes share: plain frozen values, sent as msgpack between a service and its engine core."""
+"""The vocabulary that all processes share: plain frozen values, msgpack-coded between a service and its engine core."""
 
 import enum
 
@@ -35,7 +35,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Log probabilities (natural) at one output position: the sampled token's and the best alternatives', best first."""
+    """Natural log-probabilities at one output position: the sampled token's and the best alternatives', best first."""
 
     token_id: int
     logprob: float

@@ -1,0 +1,121 @@
+"""The local stack's options: one frozen value, built from flags, BATON_* environment variables and defaults."""
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from baton.errors import BatonError, invalid
+
+ENVIRONMENT_PREFIX = "BATON_"
+DTYPES = ("float32", "bfloat16", "float16")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def _option(default: Any, help_text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": help_text})
+
+
+@dataclasses.dataclass(frozen=True)
+class StackOptions:
+    """What `baton up`, `baton demo` and `baton config` share. Each field is a flag and an environment variable."""
+
+    model: str = _option("smollm2-135m", "A fetched model's name or a model folder.")
+    model_name: str | None = _option(None, "What clients call the model; default: the folder's name.")
+    aggregated: bool = _option(False, "One kind of worker that prefills and decodes, instead of two apart.")
+    prefill: int = _option(1, "Number of prefill workers; not used with --aggregated.")
+    decode: int = _option(1, "Number of decode (or aggregated) workers.")
+    host: str = _option("127.0.0.1", "The address that the gateway listens on; the workers stay on 127.0.0.1.")
+    port: int = _option(8080, "The gateway's port; 0 takes a free one.")
+    device: str = _option("cpu", "Where the workers compute: cpu, cuda, cuda:1, ...")
+    dtype: str = _option("float32", "Of weights and KV: float32, bfloat16 or float16.")
+    connector: str = _option("nixl", "How KV moves between workers.")
+    block_size: int = _option(16, "Tokens in a KV block.")
+    kv_cache_bytes: int = _option(1 << 30, "Size of each worker's KV pool.")
+    max_model_len: int | None = _option(None, "Longest prompt plus answer in tokens; default: the model's.")
+    max_num_batched_tokens: int = _option(512, "Tokens in one engine step.")
+    max_num_seqs: int = _option(64, "Requests in one engine step.")
+    num_threads: int | None = _option(None, "CPU threads of each worker; default: all cores.")
+    lease_s: float = _option(60.0, "How long a grant for a KV transfer lives.")
+    longest_write_s: float = _option(2.0, "The longest that one KV write can take.")
+    clock_margin_s: float = _option(1.0, "How far the workers' clocks can be apart.")
+    otlp_endpoint: str | None = _option(None, "host:port of an OTLP gRPC receiver that gets all spans too.")
+    start_timeout_s: float = _option(180.0, "How long the processes may take to become healthy.")
+
+    def __post_init__(self) -> None:
+        """Raises:
+        BatonError: INVALID_ARGUMENT naming the first value that is out of range.
+        """
+        at_least = {"prefill": 1, "decode": 1, "block_size": 1, "kv_cache_bytes": 1 << 20}
+        at_least |= {"max_model_len": 1, "max_num_batched_tokens": 1, "max_num_seqs": 1, "num_threads": 1}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise invalid(f"got {flag(name)} {value}, expected at least {least}")
+        for name in ("lease_s", "longest_write_s", "start_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise invalid(f"got {flag(name)} {getattr(self, name)}, expected more than 0")
+        if not 0 <= self.port <= 65535:
+            raise invalid(f"got --port {self.port}, expected 0 to 65535")
+        if self.dtype not in DTYPES:
+            raise invalid(f"got --dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
+
+
+class Setting(typing.NamedTuple):
+    """One effective value and where it came from."""
+
+    name: str
+    value: Any
+    source: str  # "default", "environment BATON_..." or "flag --..."
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def environment_variable(name: str) -> str:
+    """The environment variable of a field."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def field_types() -> dict[str, type]:
+    """Each field's type, without the `| None` of those that may be unset."""
+    hints = typing.get_type_hints(StackOptions)
+    return {name: next((t for t in typing.get_args(hint) if t is not type(None)), hint) for name, hint in hints.items()}
+
+
+def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[StackOptions, list[Setting]]:
+    """Flags (None: not given) before environment before defaults.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT for a value that does not parse or is out of range.
+    """
+    types = field_types()
+    settings = []
+    for field in dataclasses.fields(StackOptions):
+        variable = environment_variable(field.name)
+        if flags.get(field.name) is not None:
+            settings.append(Setting(field.name, flags[field.name], f"flag {flag(field.name)}"))
+        elif environ.get(variable, "") != "":
+            value = _parse(variable, environ[variable], types[field.name])
+            settings.append(Setting(field.name, value, f"environment {variable}"))
+        else:
+            settings.append(Setting(field.name, field.default, "default"))
+    try:
+        return StackOptions(**{setting.name: setting.value for setting in settings}), settings
+    except BatonError as error:
+        sources = ", ".join(s.source for s in settings if s.source.startswith("environment"))
+        raise BatonError(error.code, error.message + (f" (set are: {sources})" if sources else "")) from error
+
+
+def _parse(variable: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() in _TRUE + _FALSE:
+            return text.lower() in _TRUE
+        raise invalid(f"got {variable}={text!r}, expected one of {', '.join(_TRUE + _FALSE)}")
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise invalid(f"got {variable}={text!r}, expected {kind.__name__}") from error

@@ -1,0 +1,1 @@
+"""What all gRPC servers and clients here have in common."""

@@ -1,0 +1,118 @@
+"""A gRPC server with health checking, reflection, bounds on sizes, and errors as statuses."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from baton.errors import BatonError, ErrorCode
+from baton.grpc_util.status import abort
+
+logger = logging.getLogger(__name__)
+
+# Above this gRPC itself refuses; below it the service says what to change (see MAX_REQUEST_BYTES of the gateway).
+TRANSPORT_MAX_BYTES = 64 << 20
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", TRANSPORT_MAX_BYTES),
+    ("grpc.max_send_message_length", TRANSPORT_MAX_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
+    """Turns `BatonError` into its status; logs any other exception and answers INTERNAL without leaking it."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(
+                _guard_unary(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+            )
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
+            )
+        return handler
+
+
+async def _fail(context: Any, method: str, error: Exception) -> None:
+    if isinstance(error, BatonError):
+        await abort(context, error)
+    if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError):
+        raise error
+    logger.exception("%s failed", method)
+    await abort(context, BatonError(ErrorCode.INTERNAL, "internal error; the server's log has the details"))
+
+
+def _guard_unary(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await inner(request, context)
+        except Exception as error:
+            await _fail(context, method, error)
+
+    return call
+
+
+def _guard_stream(inner: Any, method: str) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except Exception as error:
+            await _fail(context, method, error)
+
+    return call
+
+
+class Server:
+    """One listening gRPC server. Health is NOT_SERVING until `set_serving(True)`."""
+
+    def __init__(self, service_names: Sequence[str]) -> None:
+        """`service_names`: full names, for health and reflection."""
+        self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=CHANNEL_OPTIONS)
+        self._names = [*service_names, ""]
+        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in its stubs
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        reflection.enable_server_reflection([*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME], self.grpc)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens and returns the port; 0 asks for a free one.
+
+        Raises:
+            BatonError: FAILED_PRECONDITION when the port is taken.
+        """
+        try:
+            bound = self.grpc.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise BatonError(
+                ErrorCode.FAILED_PRECONDITION, f"cannot listen on {host}:{port} ({error}); choose another --port"
+            ) from error
+        await self.set_serving(False)
+        await self.grpc.start()
+        return int(bound)
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks answer."""
+        state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, state)
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Stops accepting, gives running calls `grace_s`, then cancels them. Idempotent."""
+        await self.grpc.stop(grace_s)

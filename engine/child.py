@@ -1,0 +1,82 @@
+"""An engine core's process as its service sees it: started with one end of a socket pair, its last words remembered."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+CORE_COMMAND = (sys.executable, "-m", "engine.process")
+_STDERR_TAIL_BYTES = 4096
+_LAST_LINES = 8
+
+
+class CoreProcess:
+    """One child process. It lives in a session of its own, so that Ctrl-C reaches the service alone."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._stderr_tail = b""
+        self._stderr_task = asyncio.create_task(self._pass_stderr_on())
+
+    @classmethod
+    async def spawn(cls, command: Sequence[str]) -> tuple["CoreProcess", socket.socket]:
+        """Starts `command --fd N`, where N is its end of the socket pair; the other end is returned, non-blocking."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    "--fd",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        return cls(process), ours
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    async def ended(self) -> None:
+        """Waits for its end."""
+        await self._process.wait()
+
+    async def wait(self, timeout_s: float) -> str:
+        """How it ended, with its last lines where it failed; killed first when it is still there after `timeout_s`."""
+        try:
+            code = await asyncio.wait_for(self._process.wait(), timeout_s)
+        except TimeoutError:
+            self.kill()
+            code = await self._process.wait()
+        # A grandchild may hold stderr open: the child's own last words are there by now.
+        await asyncio.wait([self._stderr_task], timeout=0.5)
+        self._stderr_task.cancel()
+        ending = f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        lines = self.last_lines()
+        return f"({ending})" + (f": {lines}" if code != 0 and lines else "")
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended already."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    def last_lines(self) -> str:
+        """The end of its stderr; of the last lines only the `error: ...` one where the core refused to start."""
+        lines = [line.strip() for line in self._stderr_tail.decode(errors="replace").splitlines() if line.strip()]
+        refusals = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return refusals[-1] if refusals else " | ".join(lines[-_LAST_LINES:])
+
+    async def _pass_stderr_on(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(65536):
+            self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL_BYTES:]
+            sys.stderr.write(data.decode(errors="replace"))
+            sys.stderr.flush()

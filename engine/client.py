@@ -1,0 +1,259 @@
+"""The service's handle on its engine core: starts it, sends commands in batches and deals its events out to streams."""
+
+import asyncio
+import itertools
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from baton.errors import BatonError, ErrorCode, invalid
+from engine import wire
+from engine.child import CORE_COMMAND, CoreProcess
+from engine.config import EngineConfig
+from engine.event_stream import AttemptKey, EventStream
+from engine.messages import (
+    Abort,
+    Aborted,
+    AddLocal,
+    AddPrefill,
+    CacheChanged,
+    Command,
+    Event,
+    Failed,
+    GetStats,
+    Ready,
+    Reserve,
+    Shutdown,
+    StatsReply,
+    Timeline,
+)
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 600.0
+CLOSE_TIMEOUT_S = 5.0
+_LAST_EVENTS_S = 1.0  # to read what an ended core has left in the socket
+_READ_BYTES = 256 << 10
+
+
+class EngineClient:
+    """One engine core, from the asyncio loop that started it. Not for other threads.
+
+    `ready` describes the core. `on_cache_change`, when set, is called with each CacheChanged; it must not wait.
+    """
+
+    def __init__(self, config: EngineConfig, process: CoreProcess, sock: socket.socket) -> None:
+        """For `start` alone."""
+        self.ready: Ready
+        self.on_cache_change: Callable[[CacheChanged], None] | None = None
+        self._worker_name = config.worker.name
+        self._process = process
+        self._sock = sock
+        self._outgoing: list[Command] = []
+        self._flush_wanted = asyncio.Event()
+        self._streams: dict[AttemptKey, EventStream] = {}
+        self._abort_waiters: dict[AttemptKey, list[asyncio.Future[Aborted]]] = {}
+        self._stats_waiters: dict[int, asyncio.Future[StatsReply]] = {}
+        self._call_ids = itertools.count(1)
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[Ready] = loop.create_future()
+        self._death: asyncio.Future[str] = loop.create_future()
+        self._closing = False
+        self._writer_task = loop.create_task(self._write(wire.encode_config(config)))
+        self._reader_task = loop.create_task(self._read())
+        self._watch_task = loop.create_task(self._watch())
+
+    @classmethod
+    async def start(cls, config: EngineConfig, command: Sequence[str] | None = None) -> "EngineClient":
+        """Starts the core as a child process and waits until it is ready.
+
+        `command` replaces `python -m engine.process`; `--fd N` is appended to it.
+
+        Raises:
+            BatonError: FAILED_PRECONDITION when the core ends, or says nothing for START_TIMEOUT_S, before it is ready.
+        """
+        process, sock = await CoreProcess.spawn(command or CORE_COMMAND)
+        client = cls(config, process, sock)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                outcomes: list[asyncio.Future[Any]] = [client._started, client._death]
+                await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException as error:
+            client._process.kill()
+            await client.close()
+            if isinstance(error, TimeoutError):
+                raise _refused(config.worker.name, f"is not ready after {START_TIMEOUT_S:.0f} s") from error
+            raise
+        if not client._started.done():
+            reason = client._death.result()
+            await client.close()
+            raise _refused(config.worker.name, f"did not start: it {reason}")
+        client.ready = client._started.result()
+        return client
+
+    @property
+    def pid(self) -> int:
+        """The core's process id."""
+        return self._process.pid
+
+    def submit(self, command: AddLocal | AddPrefill | Reserve) -> EventStream:
+        """Starts an attempt and returns its events.
+
+        Raises:
+            BatonError: INVALID_ARGUMENT when this (request id, epoch) is open, UNAVAILABLE when the core is dead.
+        """
+        self._check_alive()
+        key = (command.request_id, command.epoch)
+        if key in self._streams:
+            raise invalid(f"request {key[0]!r} with epoch {key[1]} is running already; a new attempt needs a new epoch")
+        self._streams[key] = stream = EventStream(key)
+        self.send(command)
+        return stream
+
+    def send(self, command: Command) -> None:
+        """Sends a command that needs no answer; nothing happens when the core is dead."""
+        if not self._death.done():
+            self._outgoing.append(command)
+            self._flush_wanted.set()
+
+    async def abort(self, request_id: str, epoch: int) -> Aborted:
+        """Stops an attempt, known or not, and waits for the core's word on whether it is fenced.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        self._check_alive()
+        waiter: asyncio.Future[Aborted] = asyncio.get_running_loop().create_future()
+        self._abort_waiters.setdefault((request_id, epoch), []).append(waiter)
+        self.send(Abort(request_id, epoch))
+        return await waiter
+
+    async def stats(self, check: bool = False) -> StatsReply:
+        """A snapshot of the core. With `check`, `problems` tells what its integrity check found.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        self._check_alive()
+        call_id = next(self._call_ids)
+        waiter: asyncio.Future[StatsReply] = asyncio.get_running_loop().create_future()
+        self._stats_waiters[call_id] = waiter
+        try:
+            self.send(GetStats(call_id, check))
+            return await waiter
+        finally:
+            self._stats_waiters.pop(call_id, None)
+
+    async def wait_dead(self) -> str:
+        """Waits for the core's end, wanted or not, and tells how it came."""
+        return await asyncio.shield(self._death)
+
+    async def close(self) -> None:
+        """Shuts the core down, killing it after CLOSE_TIMEOUT_S; ends all open streams. Idempotent."""
+        if not self._closing:
+            self._closing = True
+            self.send(Shutdown())
+        done, _ = await asyncio.wait([self._reader_task], timeout=CLOSE_TIMEOUT_S)
+        if not done:
+            self._process.kill()
+            await asyncio.wait([self._reader_task])
+
+    def _check_alive(self) -> None:
+        if self._closing or self._death.done():
+            reason = self._death.result() if self._death.done() else "is shutting down"
+            raise self._unavailable(reason)
+
+    def _unavailable(self, reason: str) -> BatonError:
+        message = f"engine core of worker {self._worker_name} {reason}; send the request to another worker"
+        return BatonError(ErrorCode.UNAVAILABLE, message)
+
+    async def _write(self, first: bytes) -> None:
+        """Sends what accumulated since the last turn of the loop, as one frame."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._sock, first)
+            while True:
+                await self._flush_wanted.wait()
+                self._flush_wanted.clear()
+                commands, self._outgoing = self._outgoing, []
+                await loop.sock_sendall(self._sock, wire.encode_frame(commands))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the reader sees the end and tells everyone
+        except Exception:
+            logger.exception("sending to the engine core of worker %s failed", self._worker_name)
+            self._process.kill()
+
+    async def _watch(self) -> None:
+        """Ends the reading when the core has ended but a process of its own still holds the socket open."""
+        await self._process.ended()
+        done, _ = await asyncio.wait([self._reader_task], timeout=_LAST_EVENTS_S)
+        if not done and self._sock.fileno() >= 0:
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        buffer = wire.FrameBuffer()
+        problem = ""
+        try:
+            while data := await loop.sock_recv(self._sock, _READ_BYTES):
+                buffer.feed(data)
+                for payload in buffer.frames():
+                    for event in wire.decode_events(payload):
+                        self._dispatch(event)
+        except ConnectionResetError:
+            pass  # an end like any other
+        except ValueError as error:
+            problem = f" after a malformed message ({error})"
+            self._process.kill()
+        except Exception:
+            # A fault in a callback: without a reader no request can go on.
+            logger.exception("reading from the engine core of worker %s failed", self._worker_name)
+            problem = " because its service could not handle an event; the log has the details"
+            self._process.kill()
+        self._writer_task.cancel()
+        self._sock.close()
+        ending = await self._process.wait(CLOSE_TIMEOUT_S)
+        self._end(f"{'was shut down' if self._closing else 'died'} {ending}{problem}")
+
+    def _dispatch(self, event: Event) -> None:
+        if isinstance(event, Ready):
+            self._started.set_result(event)
+        elif isinstance(event, CacheChanged):
+            if self.on_cache_change:
+                self.on_cache_change(event)
+        elif isinstance(event, StatsReply):
+            stats_waiter = self._stats_waiters.pop(event.call_id, None)
+            if stats_waiter and not stats_waiter.done():
+                stats_waiter.set_result(event)
+        else:
+            key = (event.request_id, event.epoch)
+            if isinstance(event, Aborted):
+                for waiter in self._abort_waiters.pop(key, ()):
+                    if not waiter.done():
+                        waiter.set_result(event)
+            stream = self._streams.get(key)
+            if stream and stream.put(event):
+                del self._streams[key]
+
+    def _end(self, reason: str) -> None:
+        """The core is gone: everybody who waits for it hears so."""
+        self._death.set_result(reason)
+        error = self._unavailable(reason)
+        now = time.time_ns()
+        streams, self._streams = self._streams, {}
+        for request_id, epoch in streams:
+            timeline = Timeline(queued_unix_ns=now, finished_unix_ns=now)
+            streams[request_id, epoch].put(Failed(request_id, epoch, error.code, error.message, timeline))
+        waiters: list[asyncio.Future[Any]] = [*self._stats_waiters.values()]
+        waiters += itertools.chain.from_iterable(self._abort_waiters.values())
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._stats_waiters.clear()
+        self._abort_waiters.clear()
+
+
+def _refused(worker_name: str, problem: str) -> BatonError:
+    return BatonError(ErrorCode.FAILED_PRECONDITION, f"engine core of worker {worker_name} {problem}")

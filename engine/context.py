@@ -1,0 +1,97 @@
+"""What every part of one engine core shares: configuration, model, blocks, and the way out for events."""
+
+import time
+from collections.abc import Callable
+
+from baton.block_hash import root_hash
+from baton.model_spec import ModelSpec, load_model_spec
+from baton.types import EngineStats, SamplingParams
+from engine.block_pool import BlockPool
+from engine.config import EngineConfig
+from engine.messages import CacheChanged, Event
+from engine.request import Request
+from engine.runner import ModelRunner
+from engine.scheduler.base import Scheduler
+from engine.scheduler.blocks import RequestBlocks
+
+
+class EngineContext:
+    """Made once per core, passed to the role."""
+
+    def __init__(self, config: EngineConfig, send: Callable[[list[Event]], None]) -> None:
+        """Loads the model and allocates the pool.
+
+        Raises:
+            BatonError: when the model cannot be served as configured; the message says what to change.
+        """
+        self.config = config
+        self.spec: ModelSpec = load_model_spec(config.model_path, config.model_name)
+        self.max_model_len = min(
+            config.max_model_len or self.spec.max_position_embeddings, self.spec.max_position_embeddings
+        )
+        self.runner = ModelRunner(config, self.spec, self.max_model_len)
+        self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)
+        self.blocks = RequestBlocks(self.pool, config.cache.block_size)
+        self.num_steps = 0
+        self._root_hash = root_hash(self.spec.fingerprint)
+        self._send = send
+        self._outbox: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        """Queues an event for the next `flush`."""
+        self._outbox.append(event)
+
+    def flush(self) -> None:
+        """Sends what is queued, and what has changed in the prefix cache, as one batch."""
+        stored, removed = self.pool.take_changes()
+        if stored or removed:
+            self._outbox.append(CacheChanged(stored, removed))
+        if self._outbox:
+            self._send(self._outbox)
+            self._outbox = []
+
+    def new_request(self, request_id: str, epoch: int, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
+        """A request that holds no blocks yet."""
+        return Request(
+            key=(request_id, epoch),
+            num_prompt_tokens=len(prompt),
+            sampling=sampling,
+            tokens=list(prompt),
+            queued_unix_ns=time.time_ns(),
+            last_hash=self._root_hash,
+        )
+
+    def problem_with(self, prompt: tuple[int, ...], sampling: SamplingParams) -> str | None:
+        """Why a request cannot be computed; what would break a step for everyone is caught here."""
+        vocab = self.spec.vocab_size
+        if not prompt:
+            return "prompt: got 0 tokens, expected at least 1"
+        if len(prompt) >= self.max_model_len:
+            return (
+                f"prompt: got {len(prompt)} tokens, expected at most {self.max_model_len - 1} "
+                f"(context {self.max_model_len} with room for one more); shorten it"
+            )
+        for name, ids in (
+            ("prompt", prompt),
+            ("stop_token_ids", sampling.stop_token_ids),
+            ("logit_bias", sampling.logit_bias),
+        ):
+            if any(not 0 <= token < vocab for token in ids):
+                return f"{name}: got a token id outside the vocabulary, expected 0 to {vocab - 1}"
+        if sampling.max_tokens < 1:
+            return f"max_tokens: got {sampling.max_tokens}, expected at least 1"
+        return None
+
+    def stats(self, scheduler: Scheduler, grants: int = 0, preemptions: int = 0, mismatches: int = 0) -> EngineStats:
+        """A snapshot for the service."""
+        return EngineStats(
+            blocks=self.pool.stats(),
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            grants=grants,
+            steps=self.num_steps,
+            prefix_query_tokens=self.blocks.num_query_tokens,
+            prefix_hit_tokens=self.blocks.num_hit_tokens,
+            preemptions=preemptions,
+            digest_mismatches=mismatches,
+        )

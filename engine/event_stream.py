@@ -1,0 +1,46 @@
+"""What an engine core says about one attempt at a request, as an async iterator."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from engine.messages import Aborted, Admitted, Failed, Finished, Granted, Refused, Tokens
+
+StreamEvent = Granted | Refused | Admitted | Tokens | Finished | Failed | Aborted
+AttemptKey = tuple[str, int]  # request id, epoch
+
+
+class EventStream(AsyncIterator[StreamEvent]):
+    """The events of one attempt, in order; ends after Refused, Finished, Failed or Aborted.
+
+    For one consumer. A consumer that goes away early leaves nothing behind: the client drops the stream when the core
+    ends the attempt.
+    """
+
+    def __init__(self, key: AttemptKey) -> None:
+        self.key = key
+        self.on_over: Callable[[], None] | None = None  # called when the last event arrives; must not wait
+        self._queue: deque[StreamEvent] = deque()
+        self._arrived = asyncio.Event()
+        self._over = False
+
+    def pending(self) -> tuple[StreamEvent, ...]:
+        """What has arrived and was not taken yet; takes nothing. Events of one batch of the core arrive together."""
+        return tuple(self._queue)
+
+    async def __anext__(self) -> StreamEvent:
+        while not self._queue:
+            if self._over:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._queue.popleft()
+
+    def put(self, event: StreamEvent) -> bool:
+        """For the client: queues `event`; True when it ends the stream."""
+        self._queue.append(event)
+        self._over = isinstance(event, Refused | Finished | Failed | Aborted)
+        self._arrived.set()
+        if self._over and self.on_over:
+            self.on_over()
+        return self._over

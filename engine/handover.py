@@ -1,0 +1,132 @@
+"""One request's hand-over on the prefill side: which blocks have travelled, and what happens when the last one has."""
+
+import time
+
+from baton.convert import encode_kv_ready
+from baton.types import ChunkDigest, Grant, KvReady, TransferStats
+from baton_kernels.digest import kv_digest
+from engine.context import EngineContext
+from engine.messages import Event, WriteSpan
+from engine.request import Request
+from kv_transfer.base import KVSender, WriteDone
+
+
+class LeaseOver(Exception):
+    """The grant's lease has run out: nothing may be written any more."""
+
+
+class HandOver:
+    """Writes a request's blocks as they are completed, then KvReady behind the last one.
+
+    The last write is posted only when all earlier ones have ended, because a notification is ordered behind the data of
+    its own write alone. Whatever ends the request, its last event is held back until no write is under way: so
+    `Finished`, `Failed` and `Aborted` all say that this side has stopped.
+    """
+
+    def __init__(self, context: EngineContext, sender: KVSender, request: Request, grant: Grant, peer_id: str) -> None:
+        self.request = request
+        self.grant = grant
+        self.peer_id = peer_id
+        self.last_events: list[Event] = []  # set once, by whatever ends the request
+        self._context = context
+        self._sender = sender
+        self._next_block = grant.first_block
+        self._digests: list[ChunkDigest] = []
+        self._in_flight: dict[int, tuple[int, int]] = {}  # write id -> (blocks, posted unix ns)
+        self._computed_unix_ns = 0
+        self._post_ns = 0
+        self._transfer_us = 0
+        self._first_token: int | None = None
+        self.ready_sent = False
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is under way."""
+        return bool(self._in_flight)
+
+    @property
+    def write_ids(self) -> list[int]:
+        """Writes under way."""
+        return list(self._in_flight)
+
+    def send_chunk(self) -> None:
+        """Posts the whole blocks that are computed and not sent; the prompt's last block is left to `send_last`.
+
+        Raises:
+            LeaseOver: nothing was posted.
+        """
+        block_size = self._context.config.cache.block_size
+        last = (self.request.num_prompt_tokens - 1) // block_size
+        ready = min(self.request.num_computed_tokens // block_size, last)
+        if ready > self._next_block:
+            self._post(ready, ready * block_size, None)
+
+    def prompt_done(self, first_token: int) -> None:
+        """The first token is drawn; what is left goes out as soon as no write is under way."""
+        self._first_token = first_token
+        self._computed_unix_ns = time.time_ns()
+        self.send_last()
+
+    def send_last(self) -> None:
+        """Posts the rest with KvReady behind it, once the prompt is done and earlier writes have ended.
+
+        Raises:
+            LeaseOver: nothing was posted.
+        """
+        if self._first_token is None or self._in_flight or self.ready_sent:
+            return
+        self._post(
+            self._context.blocks.blocks_for(self.request.num_prompt_tokens),
+            self.request.num_prompt_tokens,
+            self._first_token,
+        )
+        self.ready_sent = True
+
+    def _post(self, end_block: int, end_token: int, first_token: int | None) -> None:
+        if time.time_ns() >= self.grant.lease_deadline_unix_ns:
+            raise LeaseOver
+        start_token = self._next_block * self._context.config.cache.block_size
+        source = self.request.block_ids[self._next_block : end_block]
+        digest = kv_digest(self._context.runner.pool, source, start_token, end_token - start_token)
+        self._digests.append(ChunkDigest(start_token, end_token - start_token, digest))
+        first = self.grant.first_block
+        target = self.grant.block_ids[self._next_block - first : end_block - first]
+        posted_ns = time.time_ns()
+        notification = None if first_token is None else encode_kv_ready(self._kv_ready(first_token, posted_ns))
+        write_id = self._sender.post(self.peer_id, source, target, notification)
+        self._post_ns += time.time_ns() - posted_ns
+        self._in_flight[write_id] = (len(source), posted_ns)
+        self._next_block = end_block
+
+    def _kv_ready(self, first_token: int, sent_unix_ns: int) -> KvReady:
+        return KvReady(
+            grant_id=self.grant.grant_id,
+            request_id=self.grant.request_id,
+            epoch=self.grant.epoch,
+            decode_incarnation=self.grant.decode.incarnation,
+            prefill=self._context.config.worker,
+            digests=tuple(self._digests),
+            first_token=first_token,
+            sampler_position=1,
+            sent_unix_ns=sent_unix_ns,
+        )
+
+    def write_ended(self, done: WriteDone) -> None:
+        """Takes a write that has ended, well or badly."""
+        blocks, posted_ns = self._in_flight.pop(done.write_id)
+        num_bytes = blocks * self._context.runner.layout.block_bytes
+        self._transfer_us += done.transfer_us
+        self.request.writes.append(WriteSpan(posted_ns, posted_ns + done.transfer_us * 1000, blocks, num_bytes))
+
+    def stats(self) -> TransferStats:
+        """What it cost; complete when all writes have ended."""
+        writes = self.request.writes
+        last_ns = max((write.done_unix_ns for write in writes), default=0)
+        return TransferStats(
+            blocks=sum(write.blocks for write in writes),
+            bytes=sum(write.bytes for write in writes),
+            writes=len(writes),
+            post_us=self._post_ns // 1000,
+            transfer_us=self._transfer_us,
+            exposed_us=max(0, last_ns - self._computed_unix_ns) // 1000,
+        )

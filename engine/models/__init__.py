@@ -1,0 +1,1 @@
+"""Model code: one file an architecture family, found by name in the registry."""

@@ -1,0 +1,28 @@
+"""The model seam: token ids and positions in, hidden states and logits out; KV goes to the pool on the way."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from baton_kernels.attention import PagedBatch
+
+
+class Model(ABC):
+    """A loaded model. Called from the engine core's one thread, in inference mode."""
+
+    @abstractmethod
+    def forward(self, token_ids: Tensor, positions: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:
+        """Runs all layers over a flattened batch.
+
+        Args:
+            token_ids: [tokens] int64
+            positions: [tokens] int64, of each token in its own sequence
+            pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]; the new tokens' KV is written into it
+
+        Returns:
+            [tokens, hidden] before the last norm
+        """
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] out of `forward` to [rows, vocab] float32."""

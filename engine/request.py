@@ -1,0 +1,59 @@
+"""One request inside an engine core: its tokens, its blocks, and the moments of its life."""
+
+import dataclasses
+
+from baton.block_hash import extend_hashes
+from baton.types import SamplingParams
+from engine.messages import ComputeSpan, Timeline, WriteSpan
+
+Key = tuple[str, int]  # (request_id, epoch)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Request:
+    """Mutable state, owned by exactly one scheduler, grant table or hand-over at a time."""
+
+    key: Key
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    tokens: list[int]  # prompt, then output
+    queued_unix_ns: int
+    last_hash: bytes  # of the last full block hashed so far; the root hash at first
+    block_ids: list[int] = dataclasses.field(default_factory=list)
+    hashes: list[bytes] = dataclasses.field(default_factory=list)  # of the full blocks of `tokens`
+    num_computed_tokens: int = 0  # whose KV is in `block_ids`
+    num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
+    num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
+    started_unix_ns: int = 0
+    first_token_unix_ns: int = 0
+    prefill_chunks: list[ComputeSpan] = dataclasses.field(default_factory=list)
+    writes: list[WriteSpan] = dataclasses.field(default_factory=list)
+    preempted_unix_ns: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens whose KV is still to be computed; 1 for a running decode."""
+        return len(self.tokens) - self.num_computed_tokens
+
+    def update_hashes(self, block_size: int) -> None:
+        """Extends `hashes` to all full blocks of `tokens`."""
+        known = len(self.hashes) * block_size
+        if len(self.tokens) - known >= block_size:
+            self.hashes += extend_hashes(self.last_hash, self.tokens[known:], block_size)
+            self.last_hash = self.hashes[-1]
+
+    def timeline(self, finished_unix_ns: int) -> Timeline:
+        """The moments so far, as the service gets them."""
+        return Timeline(
+            queued_unix_ns=self.queued_unix_ns,
+            started_unix_ns=self.started_unix_ns,
+            first_token_unix_ns=self.first_token_unix_ns,
+            finished_unix_ns=finished_unix_ns,
+            prefill_chunks=tuple(self.prefill_chunks),
+            writes=tuple(self.writes),
+            preempted_unix_ns=tuple(self.preempted_unix_ns),
+        )

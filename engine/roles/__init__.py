@@ -1,0 +1,1 @@
+"""What an engine core does with commands, peers and steps, by role."""

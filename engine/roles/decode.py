@@ -1,0 +1,168 @@
+"""The decode role: grants room for prompts prefilled elsewhere, verifies their KV, and continues them."""
+
+import logging
+import time
+
+from google.protobuf.message import DecodeError
+
+from baton.convert import decode_kv_ready
+from baton.errors import BatonError, ErrorCode
+from baton.types import EngineStats, KvReady
+from baton_kernels.digest import digest_add, kv_digest
+from engine.context import EngineContext
+from engine.grants import GrantTable, OpenGrant
+from engine.messages import Abort, Aborted, Admitted, Command, Granted, Refused, Release, Reserve
+from engine.request import Key, Request
+from engine.roles.base import POLL_S
+from engine.roles.local import LocalRole
+from kv_transfer.base import KVReceiver
+
+logger = logging.getLogger(__name__)
+
+
+class DecodeRole(LocalRole):
+    """Adds grants to the aggregated role, whose scheduler also recomputes preempted requests here."""
+
+    def __init__(self, context: EngineContext, receiver: KVReceiver) -> None:
+        super().__init__(context)
+        self._receiver = receiver
+        self._grants = GrantTable(context, receiver.endpoint())
+        self._admitted: dict[str, Key] = {}  # grant id -> running request
+        self._grant_of: dict[Key, str] = {}
+        self._num_mismatches = 0
+
+    def handle(self, command: Command) -> None:
+        if isinstance(command, Reserve):
+            self._reserve(command)
+        elif isinstance(command, Release):
+            self._release(command)
+        elif isinstance(command, Abort) and (entry := self._grants.by_key((command.request_id, command.epoch))):
+            self._end_grant(entry, fenced=False)
+        else:
+            super().handle(command)
+
+    def _reserve(self, command: Reserve) -> None:
+        context = self.context
+        request = context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+        problem = context.problem_with(command.prompt, command.sampling)
+        if problem:
+            context.emit(Refused(*request.key, ErrorCode.INVALID_ARGUMENT, problem))
+            return
+        try:
+            entry = self._grants.reserve(
+                request, self.scheduler.num_running + self.scheduler.num_waiting, time.time_ns()
+            )
+        except BatonError as error:
+            context.emit(Refused(*request.key, error.code, error.message, error.retry_after_s))
+            return
+        context.emit(Granted(*request.key, entry.grant, request.num_cached_tokens))
+
+    def _release(self, command: Release) -> None:
+        if entry := self._grants.by_id(command.grant_id):
+            self._end_grant(entry, command.fenced)
+        elif command.grant_id in self._admitted:
+            super().handle(Abort(*self._admitted[command.grant_id]))
+        elif command.fenced:
+            self.context.pool.lift(command.grant_id)
+
+    def _end_grant(self, entry: OpenGrant, fenced: bool) -> None:
+        self._grants.close(entry, fenced)
+        self.context.emit(Aborted(*entry.request.key, fenced=fenced))
+
+    def _abort(self, command: Abort) -> None:
+        self._unlink((command.request_id, command.epoch))
+        super()._abort(command)
+
+    def on_finished(self, request: Request) -> None:
+        self._unlink(request.key)
+
+    def _unlink(self, key: Key) -> None:
+        grant_id = self._grant_of.pop(key, None)
+        if grant_id:
+            del self._admitted[grant_id]
+
+    def poll(self) -> None:
+        for notification in self._receiver.poll():
+            try:
+                ready = decode_kv_ready(notification.payload)
+            except DecodeError:
+                logger.warning("dropped a notification from %s that is no KvReady", notification.sender)
+                continue
+            self._on_ready(ready, time.time_ns())
+        now = time.time_ns()
+        self.context.pool.expire_quarantine(now)
+        for entry in self._grants.expired(now):
+            self._grants.close(entry, fenced=False)
+            lease_s = self.context.config.lease.lease_s
+            self.fail(
+                entry.request,
+                ErrorCode.UNAVAILABLE,
+                f"no KV arrived within the lease of {lease_s:g} s; send the request again, or raise --lease-s",
+                now,
+            )
+
+    def _on_ready(self, ready: KvReady, received_unix_ns: int) -> None:
+        entry = self._grants.match(ready)
+        if entry is None:
+            # Its writer is done with these blocks, whatever became of the request.
+            self.context.pool.lift(ready.grant_id)
+            logger.info("dropped KvReady of request %s epoch %d: no such grant", ready.request_id, ready.epoch)
+            return
+        start = time.perf_counter()
+        problem = self._problem_with_kv(ready, entry)
+        verify_us = int((time.perf_counter() - start) * 1e6)
+        if problem:
+            self._num_mismatches += 1
+            logger.error("request %s: %s", ready.request_id, problem)
+            self._grants.close(entry, fenced=False)
+            self.fail(entry.request, ErrorCode.UNAVAILABLE, f"{problem}; send the request again", time.time_ns())
+            return
+        self._admit(ready, self._grants.accept(entry), entry, received_unix_ns, verify_us)
+
+    def _problem_with_kv(self, ready: KvReady, entry: OpenGrant) -> str | None:
+        """Whether the transferred KV is exactly this request's: all wanted tokens covered once, digests equal."""
+        request, block_size = entry.request, self.context.config.cache.block_size
+        start = expected_start = entry.num_hit_blocks * block_size
+        total = 0
+        for chunk in ready.digests:
+            if chunk.start_token != expected_start:
+                return f"KV digests skip from token {expected_start} to {chunk.start_token}"
+            expected_start += chunk.num_tokens
+            total = digest_add(total, chunk.digest)
+        if expected_start != request.num_prompt_tokens:
+            return f"KV digests end at token {expected_start}, expected {request.num_prompt_tokens}"
+        if not 0 <= ready.first_token < self.context.spec.vocab_size or ready.sampler_position != 1:
+            return "KvReady names an impossible first token or sampler position"
+        granted = request.block_ids[entry.num_hit_blocks :]
+        got = kv_digest(self.context.runner.pool, granted, start, request.num_prompt_tokens - start)
+        return None if got == total else f"KV digest mismatch: got {got:016x}, expected {total:016x}"
+
+    def _admit(self, ready: KvReady, request: Request, entry: OpenGrant, received_unix_ns: int, verify_us: int) -> None:
+        context, block_size = self.context, self.context.config.cache.block_size
+        if tail := request.num_prompt_tokens % block_size:
+            context.runner.clear_tail(request.block_ids[-1], tail)
+        request.num_computed_tokens = request.num_prompt_tokens
+        context.blocks.register(request)
+        request.tokens.append(ready.first_token)
+        self._admitted[ready.grant_id] = request.key
+        self._grant_of[request.key] = ready.grant_id
+        now = time.time_ns()
+        request.started_unix_ns = now
+        self.scheduler.admit(request)
+        context.emit(
+            Admitted(*request.key, entry.reserved_unix_ns, ready.sent_unix_ns, received_unix_ns, now, verify_us)
+        )
+
+    def idle_s(self) -> float:
+        return POLL_S if len(self._grants) else super().idle_s()
+
+    def stats(self) -> EngineStats:
+        return self.context.stats(
+            self.scheduler, len(self._grants), self.scheduler.num_preemptions, self._num_mismatches
+        )
+
+    def check_integrity(self) -> list[str]:
+        return self.context.pool.check_integrity([*self.scheduler.holders(), *self._grants.holders()])
+
+    def close(self) -> None:
+        self._receiver.close()

@@ -1,0 +1,73 @@
+"""The aggregated role: prompts are prefilled and continued on this worker."""
+
+import time
+
+from baton.errors import ErrorCode
+from baton.types import EngineStats
+from engine.context import EngineContext
+from engine.messages import Abort, Aborted, AddLocal, Command, Finished
+from engine.request import Request
+from engine.roles.base import IDLE_S, POLL_S, EngineRole
+from engine.scheduler.decode import DecodeScheduler
+from engine.stepper import run_step
+
+
+class LocalRole(EngineRole):
+    """Continuous batching with chunked prefill in the same steps."""
+
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__(context)
+        self.scheduler = DecodeScheduler(context.config.scheduler, context.blocks, context.max_model_len)
+
+    def handle(self, command: Command) -> None:
+        if isinstance(command, AddLocal):
+            self._add(command)
+        elif isinstance(command, Abort):
+            self._abort(command)
+        else:
+            raise self.unsupported(command)
+
+    def _add(self, command: AddLocal) -> None:
+        request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+        problem = self.context.problem_with(command.prompt, command.sampling)
+        if problem:
+            self.fail(request, ErrorCode.INVALID_ARGUMENT, problem, time.time_ns())
+        else:
+            self.scheduler.add(request)
+
+    def _abort(self, command: Abort) -> None:
+        request = self.scheduler.remove((command.request_id, command.epoch))
+        if request:
+            self.context.blocks.release(request)
+        self.context.emit(Aborted(command.request_id, command.epoch, fenced=True))
+
+    def poll(self) -> None:
+        return
+
+    def step(self) -> bool:
+        outcome = run_step(self.context, self.scheduler)
+        for item in outcome.advanced:
+            if item.token is not None:
+                self.context.emit(outcome.tokens_event(item))
+            if item.finish:
+                self.on_finished(item.request)
+                timeline = item.request.timeline(time.time_ns())
+                self.context.emit(
+                    Finished(*item.request.key, item.finish, timeline, cached_tokens=item.request.num_cached_tokens)
+                )
+        return bool(outcome.advanced)
+
+    def on_finished(self, request: Request) -> None:
+        """For a role that knows more about a request than its scheduler."""
+
+    def idle_s(self) -> float:
+        return POLL_S if self.scheduler.num_waiting else IDLE_S
+
+    def stats(self) -> EngineStats:
+        return self.context.stats(self.scheduler, preemptions=self.scheduler.num_preemptions)
+
+    def check_integrity(self) -> list[str]:
+        return self.context.pool.check_integrity(self.scheduler.holders())
+
+    def close(self) -> None:
+        return

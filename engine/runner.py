@@ -1,0 +1,139 @@
+"""Executes a step plan: builds the flattened batch, runs the model over the KV pool, draws the tokens."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from baton.errors import BatonError, ErrorCode
+from baton.model_spec import ModelSpec
+from baton.types import KvLayout, TokenLogprobs
+from baton_kernels.attention import SequenceSlice, plan_batch
+from baton_kernels.sampling import RowParams, sample, top_logprobs
+from engine.config import EngineConfig
+from engine.models.registry import load_model
+from engine.request import Key, Request
+from engine.scheduler.base import StepPlan
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class StepResult(NamedTuple):
+    """Sampled tokens by request, and their log-probabilities where asked for."""
+
+    tokens: dict[Key, int]
+    logprobs: dict[Key, TokenLogprobs]
+
+
+class ModelRunner:
+    """The model, the KV pool and the device; created once per engine core."""
+
+    def __init__(self, config: EngineConfig, spec: ModelSpec, max_model_len: int) -> None:
+        """Loads the weights and allocates the pool.
+
+        Raises:
+            BatonError: INVALID_ARGUMENT for an unknown dtype, RESOURCE_EXHAUSTED when one sequence of `max_model_len`
+                does not fit into the pool.
+        """
+        if config.dtype not in _DTYPES:
+            raise BatonError(ErrorCode.INVALID_ARGUMENT, f"--dtype: got {config.dtype}, expected one of {[*_DTYPES]}")
+        if config.num_threads:
+            torch.set_num_threads(config.num_threads)
+        self._device = torch.device(config.device)
+        self.layout = KvLayout(
+            num_layers=spec.num_layers,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=config.cache.block_size,
+            dtype=config.dtype,
+            model_fingerprint=spec.fingerprint,
+        )
+        self.num_blocks = _num_blocks(config, self.layout, max_model_len)
+        self._model = load_model(spec, _DTYPES[config.dtype], self._device, max_model_len)
+        # Zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN.
+        self.pool = torch.zeros(
+            self.num_blocks,
+            spec.num_kv_heads,
+            spec.num_layers,
+            2,
+            config.cache.block_size,
+            spec.head_dim,
+            dtype=_DTYPES[config.dtype],
+            device=self._device,
+        )
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Computes the planned tokens' KV into the pool and draws a token for each sequence that asks for one."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slices: list[SequenceSlice] = []
+        sampled: list[tuple[int, Request]] = []
+        for request, num_tokens, wants_token in plan.sequences:
+            start = request.num_computed_tokens
+            token_ids += request.tokens[start : start + num_tokens]
+            positions += range(start, start + num_tokens)
+            slices.append(SequenceSlice(start, num_tokens, request.block_ids))
+            if wants_token:
+                sampled.append((len(token_ids) - 1, request))
+        hidden = self._model.forward(
+            torch.tensor(token_ids, device=self._device),
+            torch.tensor(positions, device=self._device),
+            self.pool,
+            plan_batch(slices, self.pool),
+        )
+        if not sampled:
+            return StepResult({}, {})
+        rows = torch.tensor([row for row, _ in sampled], device=self._device)
+        return _draw(self._model.logits(hidden[rows]), [request for _, request in sampled])
+
+    def clear_tail(self, block_id: int, num_tokens: int) -> None:
+        """Zeroes what a partly filled block, received from a peer, holds behind its first `num_tokens` tokens."""
+        self.pool[block_id, :, :, :, num_tokens:] = 0
+
+
+def _num_blocks(config: EngineConfig, layout: KvLayout, max_model_len: int) -> int:
+    num_blocks = config.cache.kv_cache_bytes // layout.block_bytes
+    needed = math.ceil(max_model_len / layout.block_size)
+    if num_blocks < needed:
+        needed_mib = math.ceil(needed * layout.block_bytes / 2**20)
+        raise BatonError(
+            ErrorCode.RESOURCE_EXHAUSTED,
+            f"--kv-cache-bytes: got {config.cache.kv_cache_bytes / 2**20:.0f} MiB, expected at least {needed_mib} MiB "
+            f"to hold one sequence of {max_model_len} tokens; raise it, or lower --max-model-len",
+        )
+    return num_blocks
+
+
+def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
+    ids = sample(logits, [_row_params(request) for request in requests]).tolist()
+    tokens = {request.key: token for request, token in zip(requests, ids, strict=True)}
+    logprobs = {}
+    for row, request in enumerate(requests):
+        count = request.sampling.num_logprobs
+        if count is not None:
+            value, top = top_logprobs(logits[row], tokens[request.key], count)
+            logprobs[request.key] = TokenLogprobs(tokens[request.key], value, tuple(top))
+    return StepResult(tokens, logprobs)
+
+
+def _row_params(request: Request) -> RowParams:
+    sampling = request.sampling
+    position = request.num_output_tokens
+    penalised = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
+    return RowParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=sampling.logit_bias,
+        banned=sampling.stop_token_ids if position < sampling.min_tokens else (),
+        seed=sampling.seed,
+        position=position,
+        prompt=request.tokens[: request.num_prompt_tokens] if penalised else (),
+        output=request.tokens[request.num_prompt_tokens :] if penalised else (),
+    )

@@ -1,0 +1,82 @@
+"""The scheduling seam: plain data out (`schedule`), plain data in (`commit`); no tensor in sight.
+
+A step is `plan = schedule()`, executed elsewhere, then `commit(plan, tokens)`. Both run on the engine core's one
+thread, and nothing else touches the scheduler in between.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from baton.types import FinishReason
+from engine.request import Key, Request
+
+
+class SequencePlan(NamedTuple):
+    """`num_tokens` tokens of one request, from its `num_computed_tokens` on; `sample`: draw the token behind them."""
+
+    request: Request
+    num_tokens: int
+    sample: bool
+
+
+class StepPlan(NamedTuple):
+    """What one step computes, in the order of the flattened batch."""
+
+    sequences: tuple[SequencePlan, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(seq.num_tokens for seq in self.sequences)
+
+
+class Advanced(NamedTuple):
+    """What a step did for one request. `token` is None while its prompt is not finished."""
+
+    request: Request
+    token: int | None
+    finish: FinishReason | None
+
+
+class Scheduler(ABC):
+    """Decides the next step over the requests it holds."""
+
+    @abstractmethod
+    def add(self, request: Request) -> None:
+        """Queues a request that holds no blocks."""
+
+    @abstractmethod
+    def remove(self, key: Key) -> Request | None:
+        """Takes a request out, at any moment between steps; the caller now owns its blocks. None when unknown."""
+
+    @abstractmethod
+    def schedule(self) -> StepPlan:
+        """The next step; empty when nothing can run."""
+
+    @abstractmethod
+    def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
+        """Takes a step's sampled tokens, and returns what it did for each request of the plan, in order."""
+
+    @abstractmethod
+    def holders(self) -> Sequence[Sequence[int]]:
+        """The block lists of all requests held, for the integrity check."""
+
+    @property
+    @abstractmethod
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+
+    @property
+    @abstractmethod
+    def num_waiting(self) -> int:
+        """Requests that hold none yet."""
+
+
+def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
+    """Whether the newest output token ends the request."""
+    sampling = request.sampling
+    if request.tokens[-1] in sampling.stop_token_ids and request.num_output_tokens > sampling.min_tokens:
+        return FinishReason.STOP
+    if request.num_output_tokens >= sampling.max_tokens or len(request.tokens) >= max_model_len:
+        return FinishReason.LENGTH
+    return None

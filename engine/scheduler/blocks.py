@@ -1,0 +1,62 @@
+"""A request's blocks: prefix hits at its start, growth as it advances, registration of what it has filled."""
+
+from engine.block_pool import BlockPool
+from engine.request import Request
+
+
+class RequestBlocks:
+    """The one place where requests and the block pool meet; used by both schedulers and by grants."""
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.num_query_tokens = 0
+        self.num_hit_tokens = 0
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def take_prefix(self, request: Request) -> None:
+        """Starts a request that holds no blocks with its longest cached prefix.
+
+        The last token is left out even on a full hit, because its logits are needed.
+        """
+        request.update_hashes(self.block_size)
+        usable = (len(request.tokens) - 1) // self.block_size
+        request.block_ids = self.pool.take_prefix(request.hashes[:usable])
+        request.num_computed_tokens = len(request.block_ids) * self.block_size
+        request.num_registered_blocks = len(request.block_ids)
+        if not request.preempted_unix_ns:
+            request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+
+    def count_query(self, request: Request) -> None:
+        """Counts a prefix look-up that led to a start, for the hit rate."""
+        self.num_query_tokens += len(request.tokens)
+        self.num_hit_tokens += request.num_computed_tokens
+
+    def grow(self, request: Request, num_tokens: int) -> bool:
+        """Makes room for `num_tokens` tokens in all; False (and no change) when the pool has not enough."""
+        missing = self.blocks_for(num_tokens) - len(request.block_ids)
+        if missing > 0:
+            blocks = self.pool.allocate(missing)
+            if blocks is None:
+                return False
+            request.block_ids += blocks
+        return True
+
+    def register(self, request: Request) -> None:
+        """Makes every block that computed tokens have filled findable."""
+        full = request.num_computed_tokens // self.block_size
+        if full > request.num_registered_blocks:
+            request.update_hashes(self.block_size)
+            for index in range(request.num_registered_blocks, full):
+                self.pool.register(request.block_ids[index], request.hashes[index])
+            request.num_registered_blocks = full
+
+    def release(self, request: Request) -> None:
+        """Gives all blocks back; full ones stay in the prefix cache. A second call is a no-op."""
+        self.pool.release(reversed(request.block_ids))
+        request.block_ids = []
+        request.num_computed_tokens = 0
+        request.num_registered_blocks = 0

@@ -1,0 +1,66 @@
+"""Paged attention equals attention over each sequence's own, contiguous keys and values, in float64."""
+
+import random
+
+import pytest
+import torch
+from baton_kernels.attention import SequenceSlice, paged_attention, plan_batch, write_kv
+
+HEADS, KV_HEADS, LAYERS, DIM = 6, 2, 3, 16
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def reference(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """Causal attention of the last tokens of one sequence; queries [new, heads, dim], keys and values [all, kv, dim]."""
+    q, k, v = (x.double() for x in (queries, keys, values))
+    k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    new, total = q.shape[0], k.shape[0]
+    visible = torch.arange(total)[None, :] <= torch.arange(total - new, total)[:, None]
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, -torch.inf).softmax(-1), v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("block_size", [8, 16, 64])
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_batches_against_float64(dtype: torch.dtype, block_size: int, seed: int) -> None:
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(rng.choice([0, 0, rng.randint(1, 300)]), rng.choice([1, 1, 1, rng.randint(2, 90)])) for _ in range(7)]
+    num_blocks = sum(-(-(start + new) // block_size) for start, new in shapes) + 5
+    free = rng.sample(range(num_blocks), num_blocks)
+    pool = torch.zeros(num_blocks, KV_HEADS, LAYERS, 2, block_size, DIM, dtype=dtype)
+    slices, kv = [], []
+    for start, new in shapes:
+        blocks = [free.pop() for _ in range(-(-(start + new) // block_size))]
+        slices.append(SequenceSlice(start, new, blocks))
+        kv.append(torch.randn(2, start + new, KV_HEADS, DIM, generator=generator).to(dtype))
+        if start:  # what earlier steps have left there
+            write_kv(pool, 1, plan_batch([SequenceSlice(0, start, blocks)], pool), kv[-1][:, :start])
+    batch = plan_batch(slices, pool)
+    write_kv(pool, 1, batch, torch.cat([x[:, s.start :] for x, s in zip(kv, slices, strict=True)], dim=1))
+    queries = torch.randn(sum(new for _, new in shapes), HEADS, DIM, generator=generator).to(dtype)
+    out = paged_attention(queries, pool, 1, batch, DIM**-0.5)
+    parts = zip(out.split([new for _, new in shapes]), queries.split([new for _, new in shapes]), kv, strict=True)
+    for got, q, (keys, values) in parts:
+        expected = reference(q, keys, values, DIM**-0.5)
+        error = (got.double() - expected).norm() / expected.norm()
+        assert error < TOLERANCE[dtype]
+    assert pool[:, :, [0, 2]].abs().max() == 0  # other layers are untouched
+
+
+def test_writes_only_the_slots_of_the_new_tokens() -> None:
+    pool = torch.full((4, KV_HEADS, LAYERS, 2, 8, DIM), 9.0)
+    write_kv(pool, 2, plan_batch([SequenceSlice(7, 2, [3, 1])], pool), torch.ones(2, 2, KV_HEADS, DIM))
+    changed = (pool != 9.0).nonzero()
+    assert {(b, layer, slot) for b, _, layer, _, slot, _ in changed.tolist()} == {(3, 2, 7), (1, 2, 0)}
+
+
+def test_nothing_beyond_the_context_is_attended_to() -> None:
+    pool = torch.randn(3, KV_HEADS, LAYERS, 2, 8, DIM)
+    batch = plan_batch([SequenceSlice(4, 1, [1]), SequenceSlice(11, 1, [0, 2])], pool)
+    queries = torch.randn(2, HEADS, DIM)
+    before = paged_attention(queries, pool, 0, batch, 1.0)
+    pool[1, :, :, :, 5:] = 1e4
+    pool[2, :, :, :, 4:] = 1e4
+    assert torch.equal(before, paged_attention(queries, pool, 0, batch, 1.0))
