@@ -2,8 +2,6 @@
 
 import time
 
-from kv_transfer.layout import check_compatible
-
 from baton.errors import BatonError, ErrorCode
 from baton.types import EngineStats, Grant
 from engine.context import EngineContext
@@ -15,6 +13,7 @@ from engine.scheduler.base import Advanced
 from engine.scheduler.prefill import PrefillScheduler
 from engine.stepper import StepOutcome, run_step
 from kv_transfer.base import KVSender, WriteDone
+from kv_transfer.layout import check_compatible
 
 
 class PrefillRole(EngineRole):
@@ -26,17 +25,18 @@ class PrefillRole(EngineRole):
         self._sender = sender
         self._handovers: dict[Key, HandOver] = {}
         self._dead_peers: set[str] = set()
+        self._unfenced: dict[Key, int] = {}  # attempts with a failed write, which may still land -> until when told so
 
     def handle(self, command: Command) -> None:
         if isinstance(command, AddPrefill):
             self._add(command)
         elif isinstance(command, Abort):
-            handover = self._handovers.get((command.request_id, command.epoch))
-            aborted = Aborted(command.request_id, command.epoch, fenced=True)
+            key = (command.request_id, command.epoch)
+            handover = self._handovers.get(key)
             if handover is None:
-                self.context.emit(aborted)
+                self._emit_last(Aborted(*key, fenced=True))
             else:
-                self._end(handover, [aborted])
+                self._end(handover, [Aborted(*key, fenced=True)])
         else:
             raise self.unsupported(command)
 
@@ -119,7 +119,12 @@ class PrefillRole(EngineRole):
             del self._handovers[handover.request.key]
             self.context.blocks.release(handover.request)
             for event in handover.last_events:
-                self.context.emit(event)
+                self._emit_last(event)
+
+    def _emit_last(self, event: Event) -> None:
+        if isinstance(event, Aborted):
+            event = Aborted(event.request_id, event.epoch, (event.request_id, event.epoch) not in self._unfenced)
+        self.context.emit(event)
 
     def poll(self) -> None:
         by_write = {write_id: handover for handover in self._handovers.values() for write_id in handover.write_ids}
@@ -130,12 +135,16 @@ class PrefillRole(EngineRole):
             over = now >= handover.grant.lease_deadline_unix_ns
             if over and not handover.last_events and not handover.ready_sent:
                 self._end(handover, [self._lease_over(handover)])
+        for key in [key for key, until in self._unfenced.items() if until <= now and key not in self._handovers]:
+            del self._unfenced[key]
         for peer_id in self._dead_peers - {handover.peer_id for handover in self._handovers.values()}:
             self._sender.disconnect(peer_id)
             self._dead_peers.discard(peer_id)
 
     def _on_write_ended(self, handover: HandOver, done: WriteDone) -> None:
         handover.write_ended(done)
+        if done.error:
+            self._unfenced[handover.request.key] = handover.grant.lease_deadline_unix_ns
         if done.error and not handover.last_events:
             name = handover.grant.decode.name
             self._dead_peers.add(handover.peer_id)

@@ -1,7 +1,5 @@
 """Which role class runs in an engine core; imports a connector only for a role that needs one."""
 
-from kv_transfer.registry import make_receiver, make_sender
-
 from baton.types import Role
 from engine.context import EngineContext
 from engine.roles.base import EngineRole
@@ -9,6 +7,7 @@ from engine.roles.decode import DecodeRole
 from engine.roles.local import LocalRole
 from engine.roles.prefill import PrefillRole
 from kv_transfer.base import PoolRegion
+from kv_transfer.registry import make_receiver, make_sender
 
 
 def make_role(context: EngineContext) -> EngineRole:

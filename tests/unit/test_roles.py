@@ -1,0 +1,397 @@
+"""Prefill and decode roles over the in-process connector: one worker's tokens, and no leak whatever goes wrong."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from baton.convert import decode_kv_ready, encode_kv_ready
+from baton.errors import ErrorCode
+from baton.types import FinishReason, KvReady, Role, SamplingParams, WorkerRef
+from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig
+from engine.context import EngineContext
+from engine.messages import (
+    Abort,
+    Aborted,
+    AddLocal,
+    AddPrefill,
+    Admitted,
+    Event,
+    Failed,
+    Finished,
+    Granted,
+    Refused,
+    Release,
+    Reserve,
+    Tokens,
+)
+from engine.roles.base import EngineRole
+from engine.roles.decode import DecodeRole
+from engine.roles.local import LocalRole
+from engine.roles.prefill import PrefillRole
+from kv_transfer.base import PoolRegion
+from kv_transfer.inproc import Fault, InprocNetwork, InprocReceiver, InprocSender
+
+PROMPT = tuple(range(10, 57))  # 47 tokens: 5 full blocks of 8 and a partial one
+BLOCK = 8
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+SEEDED = SamplingParams(temperature=0.9, top_p=0.95, seed=1234, max_tokens=6)
+
+
+def make_context(
+    folder: Path, role: Role, events: list[Event], blocks: int = 40, lease_s: float = 30.0
+) -> EngineContext:
+    block_bytes = 2 * 2 * 2 * BLOCK * 16 * 4  # kv heads, layers, keys and values, tokens, dim, float32
+    config = EngineConfig(
+        model_path=str(folder),
+        role=role,
+        worker=WorkerRef(role.value, "life-1"),
+        connector="inproc",
+        max_model_len=128,
+        cache=CacheConfig(block_size=BLOCK, kv_cache_bytes=blocks * block_bytes),
+        scheduler=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
+        lease=LeaseConfig(lease_s=lease_s, longest_write_s=0.05, clock_margin_s=0.05),
+    )
+    return EngineContext(config, events.extend)
+
+
+def region(context: EngineContext) -> PoolRegion:
+    pool = context.runner.pool
+    return PoolRegion(pool.data_ptr(), pool.shape[0], context.runner.layout.block_bytes)
+
+
+class Pair:
+    """One prefill and one decode role joined by a network that can fail."""
+
+    def __init__(self, folder: Path, decode_blocks: int = 40, lease_s: float = 30.0) -> None:
+        self.network = InprocNetwork()
+        self.prefill_events: list[Event] = []
+        self.decode_events: list[Event] = []
+        prefill = make_context(folder, Role.PREFILL, self.prefill_events)
+        decode = make_context(folder, Role.DECODE, self.decode_events, decode_blocks, lease_s)
+        self.prefill = PrefillRole(prefill, InprocSender(region(prefill), "prefill", self.network))
+        self.decode = DecodeRole(decode, InprocReceiver(region(decode), "decode", self.network))
+
+    def pump(self, rounds: int = 60) -> None:
+        for _ in range(rounds):
+            for role in (self.prefill, self.decode):
+                turn(role)
+
+    def reserve(self, name: str, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Granted:
+        self.decode.handle(Reserve(name, 1, prompt, sampling))
+        self.decode.context.flush()
+        (granted,) = of(self.decode_events, name, Granted)
+        return granted
+
+    def start(self, name: str, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Granted:
+        granted = self.reserve(name, prompt, sampling)
+        self.prefill.handle(AddPrefill(name, 1, prompt, sampling, granted.grant))
+        return granted
+
+    def tokens(self, name: str) -> list[int]:
+        return token_ids(self.prefill_events, name) + token_ids(self.decode_events, name)
+
+    def assert_at_rest(self) -> None:
+        """Nothing is held, nothing is lost."""
+        for role in (self.prefill, self.decode):
+            assert role.check_integrity() == []
+            stats = role.stats()
+            assert (stats.blocks.active, stats.blocks.quarantined, stats.grants, stats.running, stats.waiting) == (
+                0,
+            ) * 5
+            assert stats.blocks.free + stats.blocks.cached == stats.blocks.total
+
+
+def turn(role: EngineRole) -> None:
+    role.poll()
+    role.context.flush()
+    role.step()
+    role.context.flush()
+
+
+def of(events: list[Event], name: str, kind: type) -> list:
+    return [event for event in events if isinstance(event, kind) and event.request_id == name]
+
+
+def token_ids(events: list[Event], name: str) -> list[int]:
+    return [token for event in of(events, name, Tokens) for token in event.token_ids]
+
+
+@pytest.fixture
+def pair(tiny_llama: Path) -> Iterator[Pair]:
+    pair = Pair(tiny_llama)
+    yield pair
+    for role in (pair.prefill, pair.decode):
+        assert role.check_integrity() == []
+        role.close()
+
+
+def local_tokens(folder: Path, prompt: tuple[int, ...], sampling: SamplingParams) -> list[int]:
+    events: list[Event] = []
+    role = LocalRole(make_context(folder, Role.AGGREGATED, events))
+    role.handle(AddLocal("local", 1, prompt, sampling))
+    for _ in range(60):
+        turn(role)
+    assert of(events, "local", Finished)
+    return token_ids(events, "local")
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 47])
+def test_apart_gives_the_tokens_of_one_worker(
+    pair: Pair, tiny_llama: Path, length: int, sampling: SamplingParams
+) -> None:
+    prompt = PROMPT[:length]
+    granted = pair.start("a", prompt, sampling)
+    pair.pump()
+    assert pair.tokens("a") == local_tokens(tiny_llama, prompt, sampling)
+    assert [event.output_position for event in of(pair.decode_events, "a", Tokens)] == [1, 2, 3, 4, 5]
+    (done,) = of(pair.prefill_events, "a", Finished)
+    assert done.transfer.blocks == len(granted.grant.block_ids) == -(-length // BLOCK)
+    assert of(pair.decode_events, "a", Finished)[0].reason is FinishReason.LENGTH
+    pair.assert_at_rest()
+
+
+def test_first_token_leaves_prefill_before_decode_admits(pair: Pair) -> None:
+    pair.start("a")
+    while not of(pair.prefill_events, "a", Tokens):
+        turn(pair.prefill)
+    assert not of(pair.decode_events, "a", Admitted)
+
+
+def test_chunks_travel_while_later_ones_compute(pair: Pair) -> None:
+    pair.start("a")
+    pair.pump()
+    (done,) = of(pair.prefill_events, "a", Finished)
+    assert [write.blocks for write in done.timeline.writes] == [2, 2, 2]
+    assert [chunk.num_tokens for chunk in done.timeline.prefill_chunks] == [16, 16, 15]
+
+
+def test_prefix_hits_on_both_sides(pair: Pair, tiny_llama: Path) -> None:
+    pair.start("a")
+    pair.pump()
+    granted = pair.start("b", (*PROMPT[:40], 200, 201, 202))
+    assert (granted.grant.first_block, granted.cached_tokens) == (5, 40)
+    pair.pump()
+    assert pair.tokens("b") == local_tokens(tiny_llama, (*PROMPT[:40], 200, 201, 202), GREEDY)
+    assert of(pair.prefill_events, "b", Tokens)[0].cached_tokens == 40
+    assert of(pair.prefill_events, "b", Finished)[0].transfer.blocks == 1
+    pair.assert_at_rest()
+
+
+def test_decode_lacks_blocks_that_prefill_has_cached(pair: Pair, tiny_llama: Path) -> None:
+    pair.start("a")
+    pair.pump()
+    for block in list(pair.decode.context.pool._cached):  # as if evicted
+        pair.decode.context.pool._forget(block)
+        del pair.decode.context.pool._cached[block]
+        pair.decode.context.pool._free.append(block)
+    assert pair.start("b").grant.first_block == 0
+    pair.pump()
+    assert pair.tokens("b") == local_tokens(tiny_llama, PROMPT, GREEDY)
+    pair.assert_at_rest()
+
+
+def test_the_first_token_may_end_the_request(pair: Pair) -> None:
+    granted = pair.start("a", sampling=SamplingParams(temperature=0, max_tokens=1))
+    pair.pump()
+    (done,) = of(pair.prefill_events, "a", Finished)
+    assert done.reason is FinishReason.LENGTH
+    assert pair.prefill_events.index(done) == pair.prefill_events.index(of(pair.prefill_events, "a", Tokens)[0]) + 1
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    pair.assert_at_rest()
+
+
+@pytest.mark.parametrize("nth_write", [0, 1, 2])
+def test_corrupted_kv_is_never_decoded_from(pair: Pair, nth_write: int) -> None:
+    inject(pair, nth_write, Fault.CORRUPT)
+    pair.start("a")
+    pair.pump()
+    (failed,) = of(pair.decode_events, "a", Failed)
+    assert failed.code is ErrorCode.UNAVAILABLE
+    assert "digest mismatch" in failed.message
+    assert not of(pair.decode_events, "a", Tokens)
+    assert pair.decode.stats().digest_mismatches == 1
+
+
+@pytest.mark.parametrize("nth_write", [0, 2])
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.TEAR])
+def test_failed_write_fails_the_request_on_prefill(pair: Pair, nth_write: int, fault: Fault) -> None:
+    inject(pair, nth_write, fault)
+    granted = pair.start("a")
+    pair.pump()
+    (failed,) = of(pair.prefill_events, "a", Failed)
+    assert failed.code is ErrorCode.UNAVAILABLE
+    assert "KV write to decode worker decode failed" in failed.message
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    pair.assert_at_rest()
+
+
+def test_a_write_that_failed_may_still_land_so_it_is_not_fenced(pair: Pair) -> None:
+    inject(pair, 0, Fault.LATE)
+    granted = pair.start("a")
+    pair.pump()
+    assert of(pair.prefill_events, "a", Failed)
+    pair.prefill.handle(Abort("a", 1))
+    pair.prefill.context.flush()
+    (aborted,) = of(pair.prefill_events, "a", Aborted)
+    assert not aborted.fenced
+    pair.decode.handle(Release(granted.grant.grant_id, aborted.fenced))
+    pair.start("b", tuple(range(100, 147)))
+    pair.network.release_late()
+    pair.pump()
+    assert len(pair.tokens("b")) == 6
+
+
+def test_lost_notification_ends_with_the_lease_and_its_blocks_come_back(tiny_llama: Path) -> None:
+    pair = Pair(tiny_llama, lease_s=0.3)
+    inject(pair, 2, Fault.LOSE_NOTIFICATION)
+    pair.start("a")
+    pair.pump()
+    time.sleep(0.3)
+    pair.pump(2)
+    (failed,) = of(pair.decode_events, "a", Failed)
+    assert "lease" in failed.message
+    assert pair.decode.stats().blocks.quarantined == 6
+    time.sleep(0.15)
+    pair.pump(2)
+    pair.assert_at_rest()
+
+
+def test_prefill_posts_nothing_after_the_lease(tiny_llama: Path) -> None:
+    pair = Pair(tiny_llama, lease_s=0.05)
+    pair.start("a")
+    time.sleep(0.06)
+    pair.pump(10)
+    (failed,) = of(pair.prefill_events, "a", Failed)
+    assert "lease ran out" in failed.message
+    assert failed.timeline.writes == ()
+    time.sleep(0.1)
+    pair.pump(2)
+    pair.assert_at_rest()
+
+
+def test_repeated_and_stale_notifications_change_nothing(pair: Pair, tiny_llama: Path) -> None:
+    inject(pair, 2, Fault.REPEAT_NOTIFICATION)
+    pair.start("a")
+    pair.pump()
+    assert pair.tokens("a") == local_tokens(tiny_llama, PROMPT, GREEDY)
+    assert len(of(pair.decode_events, "a", Admitted)) == 1
+    pair.assert_at_rest()
+
+
+def test_ready_of_another_epoch_or_incarnation_is_dropped(pair: Pair) -> None:
+    granted = pair.reserve("a")
+    ready = KvReady(
+        grant_id=granted.grant.grant_id,
+        request_id="a",
+        epoch=1,
+        decode_incarnation="life-1",
+        prefill=WorkerRef("prefill", "life-1"),
+        digests=(),
+        first_token=1,
+        sampler_position=1,
+        sent_unix_ns=0,
+    )
+    assert decode_kv_ready(encode_kv_ready(ready)) == ready
+    for changes in ({"epoch": 0}, {"decode_incarnation": "life-0"}, {"request_id": "b"}):
+        pair.decode._on_ready(msgspec.structs.replace(ready, **changes), time.time_ns())
+    assert pair.decode.stats().grants == 1
+    pair.decode._on_ready(ready, time.time_ns())  # covers no token at all
+    assert of(pair.decode_events, "a", Failed) == []
+    pair.decode.context.flush()
+    assert "KV digests end at token 0, expected 47" in of(pair.decode_events, "a", Failed)[0].message
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3, 4])
+def test_abort_in_any_state_frees_everything(pair: Pair, rounds: int) -> None:
+    granted = pair.start("a")
+    pair.pump(rounds)
+    pair.prefill.handle(Abort("a", 1))
+    pair.decode.handle(Abort("a", 1))
+    pair.pump(3)
+    (aborted,) = of(pair.prefill_events, "a", Aborted)
+    assert aborted.fenced
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    pair.pump(3)
+    pair.assert_at_rest()
+
+
+def test_abort_waits_for_the_write_under_way(pair: Pair) -> None:
+    inject(pair, 0, Fault.HOLD)
+    pair.start("a")
+    pair.pump(2)
+    pair.prefill.handle(Abort("a", 1))
+    pair.pump(3)
+    assert not of(pair.prefill_events, "a", Aborted)
+    pair.network.release_held()
+    pair.pump(2)
+    assert of(pair.prefill_events, "a", Aborted)[0].fenced
+
+
+def test_blocks_of_an_unfenced_grant_are_not_given_to_another(pair: Pair) -> None:
+    granted = pair.reserve("a")
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=False))
+    other = pair.reserve("b", tuple(range(100, 147)))
+    assert not set(other.grant.block_ids) & set(granted.grant.block_ids)
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    assert pair.decode.stats().blocks.quarantined == 0
+
+
+def test_refuses_when_the_growth_reserve_would_suffer(tiny_llama: Path) -> None:
+    pair = Pair(tiny_llama, decode_blocks=17)
+    pair.reserve("a")
+    pair.reserve("b", tuple(range(100, 147)))
+    pair.decode.handle(Reserve("c", 1, tuple(range(60, 107)), GREEDY))
+    pair.decode.context.flush()
+    (refused,) = of(pair.decode_events, "c", Refused)
+    assert refused.code is ErrorCode.RESOURCE_EXHAUSTED
+    assert refused.retry_after_s
+    assert pair.decode.check_integrity() == []
+
+
+def test_preempted_request_is_recomputed_on_decode(tiny_llama: Path) -> None:
+    pair = Pair(tiny_llama, decode_blocks=16)
+    long = SamplingParams(temperature=0, max_tokens=30)
+    prompts = {"a": PROMPT, "b": tuple(range(100, 147))}
+    for name, prompt in prompts.items():
+        pair.start(name, prompt, long)
+    pair.pump(200)
+    assert pair.decode.stats().preemptions > 0
+    for name, prompt in prompts.items():
+        assert pair.tokens(name) == local_tokens(tiny_llama, prompt, long)
+    pair.assert_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "message"),
+    [
+        ((), GREEDY, "got 0 tokens"),
+        (tuple([5] * 128), GREEDY, "expected at most 127"),
+        ((1, 320), GREEDY, "outside the vocabulary"),
+        ((1,), SamplingParams(logit_bias={-1: 1.0}), "logit_bias"),
+        ((1,), SamplingParams(max_tokens=0), "max_tokens"),
+    ],
+)
+def test_bad_requests_are_refused_alone(
+    pair: Pair, prompt: tuple[int, ...], sampling: SamplingParams, message: str
+) -> None:
+    granted = pair.start("good")
+    pair.decode.handle(Reserve("bad", 1, prompt, sampling))
+    pair.prefill.handle(AddPrefill("bad", 1, prompt, sampling, granted.grant))
+    pair.pump()
+    for event in (of(pair.decode_events, "bad", Refused)[0], of(pair.prefill_events, "bad", Failed)[0]):
+        assert event.code is ErrorCode.INVALID_ARGUMENT
+        assert message in event.message
+    assert len(pair.tokens("good")) == 6
+    pair.assert_at_rest()
+
+
+def inject(pair: Pair, nth_write: int, fault: Fault) -> None:
+    """The `nth_write`-th write from now on goes wrong."""
+    writes = itertools.count()
+    pair.network.choose_fault = lambda write: fault if next(writes) == nth_write else None
