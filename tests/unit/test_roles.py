@@ -321,6 +321,15 @@ def test_abort_in_any_state_frees_everything(pair: Pair, rounds: int) -> None:
     pair.assert_at_rest()
 
 
+def test_abort_before_a_write_that_then_fails_is_not_fenced(pair: Pair) -> None:
+    inject(pair, 0, Fault.FAIL)
+    pair.start("a")
+    turn(pair.prefill)
+    pair.prefill.handle(Abort("a", 1))
+    pair.pump(2)
+    assert not of(pair.prefill_events, "a", Aborted)[0].fenced
+
+
 def test_abort_waits_for_the_write_under_way(pair: Pair) -> None:
     inject(pair, 0, Fault.HOLD)
     pair.start("a")
