@@ -1,0 +1,123 @@
+"""A prefill and a decode role in one process, joined by the in-process connector, and what tests ask of them."""
+
+import itertools
+from pathlib import Path
+
+from baton.types import Role, SamplingParams, WorkerRef
+from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig
+from engine.context import EngineContext
+from engine.messages import (
+    AddLocal,
+    AddPrefill,
+    Event,
+    Finished,
+    Granted,
+    Reserve,
+    Tokens,
+)
+from engine.roles.base import EngineRole
+from engine.roles.decode import DecodeRole
+from engine.roles.local import LocalRole
+from engine.roles.prefill import PrefillRole
+from kv_transfer.base import PoolRegion
+from kv_transfer.inproc import Fault, InprocNetwork, InprocReceiver, InprocSender
+
+PROMPT = tuple(range(10, 57))  # 47 tokens: 5 full blocks of 8 and a partial one
+BLOCK = 8
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+SEEDED = SamplingParams(temperature=0.9, top_p=0.95, seed=1234, max_tokens=6)
+
+
+def make_context(
+    folder: Path, role: Role, events: list[Event], blocks: int = 40, lease_s: float = 30.0
+) -> EngineContext:
+    block_bytes = 2 * 2 * 2 * BLOCK * 16 * 4  # kv heads, layers, keys and values, tokens, dim, float32
+    config = EngineConfig(
+        model_path=str(folder),
+        role=role,
+        worker=WorkerRef(role.value, "life-1"),
+        connector="inproc",
+        max_model_len=128,
+        cache=CacheConfig(block_size=BLOCK, kv_cache_bytes=blocks * block_bytes),
+        scheduler=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
+        lease=LeaseConfig(lease_s=lease_s, longest_write_s=0.05, clock_margin_s=0.05),
+    )
+    return EngineContext(config, events.extend)
+
+
+def region(context: EngineContext) -> PoolRegion:
+    pool = context.runner.pool
+    return PoolRegion(pool.data_ptr(), pool.shape[0], context.runner.layout.block_bytes)
+
+
+class Pair:
+    """One prefill and one decode role joined by a network that can fail."""
+
+    def __init__(self, folder: Path, decode_blocks: int = 40, lease_s: float = 30.0) -> None:
+        self.network = InprocNetwork()
+        self.prefill_events: list[Event] = []
+        self.decode_events: list[Event] = []
+        prefill = make_context(folder, Role.PREFILL, self.prefill_events)
+        decode = make_context(folder, Role.DECODE, self.decode_events, decode_blocks, lease_s)
+        self.prefill = PrefillRole(prefill, InprocSender(region(prefill), "prefill", self.network))
+        self.decode = DecodeRole(decode, InprocReceiver(region(decode), "decode", self.network))
+
+    def pump(self, rounds: int = 60) -> None:
+        for _ in range(rounds):
+            for role in (self.prefill, self.decode):
+                turn(role)
+
+    def reserve(self, name: str, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Granted:
+        self.decode.handle(Reserve(name, 1, prompt, sampling))
+        self.decode.context.flush()
+        (granted,) = of(self.decode_events, name, Granted)
+        return granted
+
+    def start(self, name: str, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Granted:
+        granted = self.reserve(name, prompt, sampling)
+        self.prefill.handle(AddPrefill(name, 1, prompt, sampling, granted.grant))
+        return granted
+
+    def tokens(self, name: str) -> list[int]:
+        return token_ids(self.prefill_events, name) + token_ids(self.decode_events, name)
+
+    def assert_at_rest(self) -> None:
+        """Nothing is held, nothing is lost."""
+        for role in (self.prefill, self.decode):
+            assert role.check_integrity() == []
+            stats = role.stats()
+            assert (stats.blocks.active, stats.blocks.quarantined, stats.grants, stats.running, stats.waiting) == (
+                0,
+            ) * 5
+            assert stats.blocks.free + stats.blocks.cached == stats.blocks.total
+
+
+def turn(role: EngineRole) -> None:
+    role.poll()
+    role.context.flush()
+    role.step()
+    role.context.flush()
+
+
+def of(events: list[Event], name: str, kind: type) -> list:
+    return [event for event in events if isinstance(event, kind) and event.request_id == name]
+
+
+def token_ids(events: list[Event], name: str) -> list[int]:
+    return [token for event in of(events, name, Tokens) for token in event.token_ids]
+
+
+def local_tokens(folder: Path, prompt: tuple[int, ...], sampling: SamplingParams) -> list[int]:
+    events: list[Event] = []
+    role = LocalRole(make_context(folder, Role.AGGREGATED, events))
+    role.handle(AddLocal("local", 1, prompt, sampling))
+    for _ in range(60):
+        turn(role)
+    assert of(events, "local", Finished)
+    return token_ids(events, "local")
+
+
+def inject(pair: Pair, nth_write: int, fault: Fault) -> None:
+    """The `nth_write`-th write from now on goes wrong."""
+    writes = itertools.count()
+    pair.network.choose_fault = lambda write: fault if next(writes) == nth_write else None
