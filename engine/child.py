@@ -6,13 +6,14 @@ import socket
 import sys
 from collections.abc import Sequence
 
-CORE_COMMAND = (sys.executable, "-m", "engine.process")
+# -P where this process has it: then the current directory must not be searched for modules.
+CORE_COMMAND = (sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "engine.process")
 _STDERR_TAIL_BYTES = 4096
 _LAST_LINES = 8
 
 
 class CoreProcess:
-    """One child process. It lives in a session of its own, so that Ctrl-C reaches the service alone."""
+    """One child process, of its parent's process group: what kills the group leaves no core behind."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -32,7 +33,6 @@ class CoreProcess:
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,
                 )
             except BaseException:
                 ours.close()

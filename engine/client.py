@@ -41,13 +41,13 @@ _READ_BYTES = 256 << 10
 class EngineClient:
     """One engine core, from the asyncio loop that started it. Not for other threads.
 
-    `ready` describes the core. `on_cache_change`, when set, is called with each CacheChanged; it must not wait.
+    `on_cache_change`, when set, is called with the block hashes that the core's prefix
+    cache has gained and those it has lost; it must not wait.
     """
 
     def __init__(self, config: EngineConfig, process: CoreProcess, sock: socket.socket) -> None:
         """For `start` alone."""
-        self.ready: Ready
-        self.on_cache_change: Callable[[CacheChanged], None] | None = None
+        self.on_cache_change: Callable[[tuple[bytes, ...], tuple[bytes, ...]], None] | None = None
         self._worker_name = config.worker.name
         self._process = process
         self._sock = sock
@@ -90,8 +90,12 @@ class EngineClient:
             reason = client._death.result()
             await client.close()
             raise _refused(config.worker.name, f"did not start: it {reason}")
-        client.ready = client._started.result()
         return client
+
+    @property
+    def ready(self) -> Ready:
+        """What the core said of itself when it had started."""
+        return self._started.result()
 
     @property
     def pid(self) -> int:
@@ -222,7 +226,7 @@ class EngineClient:
             self._started.set_result(event)
         elif isinstance(event, CacheChanged):
             if self.on_cache_change:
-                self.on_cache_change(event)
+                self.on_cache_change(event.stored, event.removed)
         elif isinstance(event, StatsReply):
             stats_waiter = self._stats_waiters.pop(event.call_id, None)
             if stats_waiter and not stats_waiter.done():

@@ -19,14 +19,25 @@ class EventStream(AsyncIterator[StreamEvent]):
 
     def __init__(self, key: AttemptKey) -> None:
         self.key = key
-        self.on_over: Callable[[], None] | None = None  # called when the last event arrives; must not wait
         self._queue: deque[StreamEvent] = deque()
         self._arrived = asyncio.Event()
         self._over = False
+        self._when_over: Callable[[], None] | None = None
 
     def pending(self) -> tuple[StreamEvent, ...]:
         """What has arrived and was not taken yet; takes nothing. Events of one batch of the core arrive together."""
         return tuple(self._queue)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last event has arrived, taken or not."""
+        return self._over
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when the last event arrives, or now when it has. One a stream; it must not wait."""
+        if self._over:
+            callback()
+        self._when_over = callback
 
     async def __anext__(self) -> StreamEvent:
         while not self._queue:
@@ -41,6 +52,6 @@ class EventStream(AsyncIterator[StreamEvent]):
         self._queue.append(event)
         self._over = isinstance(event, Refused | Finished | Failed | Aborted)
         self._arrived.set()
-        if self._over and self.on_over:
-            self.on_over()
+        if self._over and self._when_over:
+            self._when_over()
         return self._over

@@ -171,7 +171,9 @@ def test_random_arrivals_and_aborts(kind: str, seed: int) -> None:
     for round_number in range(400):
         if round_number < 60 and rng.random() < 0.5:
             length = rng.randint(1, MAX_LEN - 1)
-            prompt = [rng.choice([0, 0, 0, 1])] * min(8, length) + [rng.randint(0, 3) for _ in range(max(0, length - 8))]
+            prompt = [rng.choice([0, 0, 0, 1])] * min(8, length) + [
+                rng.randint(0, 3) for _ in range(max(0, length - 8))
+            ]
             request = make_request(str(round_number), prompt, rng.randint(1, 20))
             open_requests[request.key] = request
             scheduler.add(request)

@@ -1,0 +1,134 @@
+"""A client of the gateway: one request, its streamed answer, and when each token came."""
+
+import time
+from collections.abc import Callable
+from typing import cast
+
+import grpc
+import msgspec
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from baton.errors import BatonError, ErrorCode
+from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
+
+MAX_MESSAGE_BYTES = 64 << 20  # a trace of 10,000 spans fits
+_LIST_TIMEOUT_S = 10.0
+
+
+class Answer(msgspec.Struct):
+    """A finished request. Times are seconds since the call began."""
+
+    text: str
+    token_ids: list[int]
+    token_times_s: list[float]  # one a token
+    end_s: float
+    finish_reason: str
+    trace_id: str
+    usage: sampling_pb2.Usage
+    hand_over: inference_pb2.HandOver
+
+    @property
+    def ttft_ms(self) -> float:
+        """From the call to the first token."""
+        return self.token_times_s[0] * 1e3 if self.token_times_s else float("nan")
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether KV moved: not on one worker alone, nor when the first token was the last one."""
+        moved = self.hand_over
+        return bool(moved.decode_worker) and moved.prefill_worker not in ("", moved.decode_worker)
+
+    @property
+    def itl_ms(self) -> list[float]:
+        """Gaps between tokens."""
+        return [(b - a) * 1e3 for a, b in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
+
+
+def connect(address: str) -> grpc.Channel:
+    """A channel without TLS. A proxy is not used for this machine's own addresses."""
+    host = address.rpartition(":")[0]
+    own = host in ("127.0.0.1", "localhost", "[::1]")
+    options = [("grpc.enable_http_proxy", 0 if own else 1), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+    return grpc.insecure_channel(address, options=options)
+
+
+def first_model(channel: grpc.Channel, address: str) -> str:
+    """The name of the model that the gateway serves (the first, if there are more).
+
+    Raises:
+        BatonError: as `call_error`; NOT_FOUND when it serves none.
+    """
+    stub = inference_pb2_grpc.InferenceStub(channel)
+    try:
+        models = stub.ListModels(inference_pb2.ListModelsRequest(), timeout=_LIST_TIMEOUT_S).models
+    except grpc.RpcError as error:
+        raise call_error(error, address) from error
+    if not models:
+        raise BatonError(ErrorCode.NOT_FOUND, f"the gateway at {address} serves no model; start its workers")
+    return str(models[0].name)
+
+
+def stream_answer(
+    channel: grpc.Channel,
+    address: str,
+    request: inference_pb2.GenerateRequest,
+    timeout_s: float,
+    on_text: Callable[[str], None],
+) -> Answer:
+    """Sends the request and calls `on_text` with each piece of the answer as it comes.
+
+    Raises:
+        BatonError: as `call_error`.
+    """
+    stub = inference_pb2_grpc.InferenceStub(channel)
+    pieces: list[str] = []
+    token_ids: list[int] = []
+    times: list[float] = []
+    trace_id = ""
+    start = time.perf_counter()
+    last = inference_pb2.GenerateResponse()
+    try:
+        for response in stub.Generate(request, timeout=timeout_s):
+            now = time.perf_counter() - start
+            times += _spread(times[-1] if times else None, now, len(response.token_ids))
+            token_ids += response.token_ids
+            trace_id = trace_id or response.trace_id
+            pieces.append(response.text)
+            on_text(response.text)
+            last = response
+    except grpc.RpcError as error:
+        raise call_error(error, address) from error
+    return Answer(
+        text="".join(pieces),
+        token_ids=token_ids,
+        token_times_s=times,
+        end_s=time.perf_counter() - start,
+        finish_reason=sampling_pb2.FinishReason.Name(last.finish_reason).removeprefix("FINISH_REASON_").lower(),
+        trace_id=trace_id,
+        usage=last.usage,
+        hand_over=last.hand_over,
+    )
+
+
+def call_error(error: grpc.RpcError, address: str) -> BatonError:
+    """A failed call as "CODE: message", with what the server said about retrying."""
+    code: grpc.StatusCode = error.code()
+    message = f"{code.name}: {error.details()}"
+    retry_after_s = None
+    status = rpc_status.from_call(cast(grpc.Call, error))  # of a finished call, every RpcError is one
+    for detail in status.details if status else ():
+        info = error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            retry_after_s = info.retry_delay.ToMilliseconds() / 1000
+            message += f" (try again in {retry_after_s:g} s)"
+    if code is grpc.StatusCode.UNAVAILABLE and status is None:
+        message += f"; is a gateway running at {address}? `baton up` starts a stack, --gateway names another"
+    return BatonError(ErrorCode.__members__.get(code.name, ErrorCode.INTERNAL), message, retry_after_s)
+
+
+def _spread(before: float | None, now: float, count: int) -> list[float]:
+    """Times of tokens that came in one message: evenly over the gap before it, for the first message all at once."""
+    if before is None:
+        return [now] * count
+    return [before + (now - before) * (index + 1) / count for index in range(count)]

@@ -1,0 +1,82 @@
+"""`baton generate`: asks a running gateway for one answer."""
+
+from typing import Annotated, Any
+
+import typer
+
+from baton.cli.show import Display, run_and_show
+from baton.local.run_folder import read_run_file
+from baton.rpc import inference_pb2, sampling_pb2
+
+DEFAULT_GATEWAY = "127.0.0.1:8080"
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt, or the user's message with --chat.")],
+    gateway: Annotated[
+        str | None, typer.Option(help=f"host:port; default: the running stack's, else {DEFAULT_GATEWAY}.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Default: the gateway's first.")] = "",
+    chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Put the prompt into the chat template.")] = True,
+    system: Annotated[str | None, typer.Option(help="A system message; with --chat.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.")] = 128,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0: all tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option()] = None,
+    min_p: Annotated[float | None, typer.Option()] = None,
+    presence_penalty: Annotated[float | None, typer.Option()] = None,
+    frequency_penalty: Annotated[float | None, typer.Option()] = None,
+    repetition_penalty: Annotated[float | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="Hold back the end until then.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; can be repeated.")] = None,
+    stop_token_ids: Annotated[list[int] | None, typer.Option("--stop-token-id", help="Can be repeated.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to --max-tokens.")] = False,
+    trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Show the request's trace as a tree.")] = True,
+    traces: Annotated[
+        str | None, typer.Option(help="host:port of a trace store; default: the running stack's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object.")] = False,
+    timeout_s: Annotated[float, typer.Option(help="Give up after so long.")] = 600.0,
+) -> None:
+    """Ask the gateway for an answer, stream it, and show latencies, the KV's way and the trace."""
+    running = read_run_file()
+    address = gateway or (running.gateway_address if running else DEFAULT_GATEWAY)
+    if traces is None and running is not None and address == running.gateway_address:
+        traces = running.traces_address
+    sampling = _sampling(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        min_tokens=min_tokens,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        ignore_eos=ignore_eos,
+    )
+    request = build_request(prompt, model, sampling, chat, system)
+    run_and_show(request, Display(address, traces if trace else None, as_json, timeout_s))
+
+
+def build_request(
+    prompt: str, model: str, sampling: sampling_pb2.SamplingParams, chat: bool = True, system: str | None = None
+) -> inference_pb2.GenerateRequest:
+    """The request for a prompt as text or as a chat of one user message."""
+    if not chat:
+        return inference_pb2.GenerateRequest(model=model, text=prompt, sampling=sampling)
+    messages = [inference_pb2.ChatMessage(role="user", content=prompt)]
+    if system is not None:
+        messages.insert(0, inference_pb2.ChatMessage(role="system", content=system))
+    return inference_pb2.GenerateRequest(
+        model=model, chat=inference_pb2.ChatPrompt(messages=messages), sampling=sampling
+    )
+
+
+def _sampling(**values: Any) -> sampling_pb2.SamplingParams:
+    """Leaves out what was not given, so that the gateway's defaults hold."""
+    return sampling_pb2.SamplingParams(**{name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,41 @@
+"""The flags of `StackOptions`, made from its fields, for every command that takes them."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from baton.config import StackOptions, environment_variable, field_types, flag
+
+
+def with_stack_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds a flag for each stack option to a command that takes `flags` (name to value; None where not given).
+
+    Typer reads a function's signature, so the new one is written into `__signature__`. The command's own parameters
+    stay; the help shows each default.
+    """
+    own = [p for name, p in inspect.signature(command).parameters.items() if name != "flags"]
+    types = field_types()
+    stack = [_parameter(field, types[field.name]) for field in dataclasses.fields(StackOptions)]
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        flags = {parameter.name: values.pop(parameter.name) for parameter in stack}
+        command(flags=flags, **values)
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + stack
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
+
+
+def _parameter(field: "dataclasses.Field[Any]", kind: type) -> inspect.Parameter:
+    names = f"{flag(field.name)}/--no-{field.name.replace('_', '-')}" if kind is bool else flag(field.name)
+    default = "" if field.default is None else f" (default: {field.default})"
+    text = f"{field.metadata['help']}{default} [{environment_variable(field.name)}]"
+    option = typer.Option(names, help=text, show_default=False)
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

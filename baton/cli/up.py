@@ -1,0 +1,70 @@
+"""`baton up`: the local stack in the foreground until it is told to stop."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+
+from baton.cli.signals import Stopped, stop_signals_raise
+from baton.cli.stack_flags import with_stack_flags
+from baton.config import StackOptions, resolve
+from baton.local import LocalStack
+from baton.local.run_folder import RunFile, remove_run_file, write_run_file
+
+_CHECK_S = 0.5
+
+
+@with_stack_flags
+def up(flags: dict[str, Any]) -> None:
+    """Start Redis, gateway and workers on this machine and keep them running until Ctrl-C."""
+    options, _ = resolve(flags)
+    console = Console()
+    with stop_signals_raise():
+        try:
+            _run_until_stopped(options, console)
+        except (KeyboardInterrupt, Stopped):
+            console.print("Stopped.")
+
+
+@contextlib.contextmanager
+def running_stack(options: StackOptions, console: Console) -> Iterator[LocalStack]:
+    """A started stack; while it starts, a line on the terminal says what is being waited for.
+
+    Raises:
+        BatonError: as `LocalStack.start`.
+    """
+    with contextlib.ExitStack() as exits:
+        with console.status("Starting") as status:
+            stack = exits.enter_context(LocalStack(options, on_progress=status.update))
+        yield stack
+
+
+def _run_until_stopped(options: StackOptions, console: Console) -> None:
+    """Ends only by an exception: a signal's, or a BatonError when a process of the stack ends."""
+    with running_stack(options, console) as stack:
+        console.print(addresses(stack), highlight=False, markup=False, soft_wrap=True)
+        write_run_file(RunFile(os.getpid(), stack.gateway_address, stack.otlp_address, str(stack.run_folder)))
+        try:
+            while True:
+                stack.check_running()
+                time.sleep(_CHECK_S)
+        finally:
+            remove_run_file(stack.run_folder)
+            console.print("Stopping.")
+
+
+def addresses(stack: LocalStack) -> str:
+    """What runs where, and calls to try."""
+    rows = {"gateway": stack.gateway_address, **stack.worker_addresses}
+    rows |= {"redis": stack.redis_url, "traces (OTLP)": stack.otlp_address, "logs": str(stack.run_folder)}
+    width = max(len(name) for name in rows)
+    lines = [f"{name:{width}}  {address}" for name, address in rows.items()]
+    lines += ["", "Try it from another terminal:", '  baton generate "What is a KV cache?"']
+    call = f"grpcurl -plaintext -d '{_EXAMPLE}' {stack.gateway_address} baton.v1.Inference/Generate"
+    return "\n".join([*lines, f"  {call}", "Ctrl-C stops everything."])
+
+
+_EXAMPLE = '{"chat": {"messages": [{"role": "user", "content": "Hello"}]}, "sampling": {"max_tokens": 32}}'

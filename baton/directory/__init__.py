@@ -1,0 +1,1 @@
+"""The directory in Redis: which workers live, and which prefix blocks each of them owns."""

@@ -1,0 +1,108 @@
+"""The directory as a gateway reads it: who lives, and who owns the longest prefix of a prompt."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
+from baton.directory.connection import FAILURES, OutageLog, connect
+from baton.errors import BatonError, ErrorCode
+from baton.types import WorkerRef
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_record_decoder = msgspec.json.Decoder(WorkerRecord)
+
+
+class DirectoryReader:
+    """Reads the directory of one model. No call takes much longer than a second, also when Redis is down."""
+
+    def __init__(self, redis_url: str, model_fingerprint: str) -> None:
+        """Connects at the first call.
+
+        Raises:
+            BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL.
+        """
+        self._redis = connect(redis_url)
+        self._redis_url = redis_url
+        self._fingerprint = model_fingerprint
+        self._outage = OutageLog(logger, "prefix look-ups become misses; known workers stay in use")
+
+    async def workers(self) -> list[WorkerRecord]:
+        """The live workers, by name. Names whose lease has run out are taken off the list in Redis.
+
+        Raises:
+            BatonError: UNAVAILABLE when Redis does not answer.
+        """
+        try:
+            names, records = await _uncancelled(self._read_records())
+        except FAILURES as error:
+            self._outage.failed(error)
+            message = f"the worker directory in Redis does not answer ({error}); check --redis-url and that Redis runs"
+            raise BatonError(ErrorCode.UNAVAILABLE, message, retry_after_s=1.0) from error
+        self._outage.answered()
+        found = [_decode(name, data) for name, data in zip(names, records, strict=True) if data is not None]
+        return [record for record in found if record is not None]
+
+    async def longest_prefixes(self, hashes: Sequence[bytes], workers: Sequence[WorkerRef]) -> dict[WorkerRef, int]:
+        """For each worker how many of the leading `hashes` it owns; {} when Redis does not answer."""
+        if not hashes or not workers:
+            return dict.fromkeys(workers, 0)
+        try:
+            answers = await _uncancelled(self._read_owned(hashes, workers))
+        except FAILURES as error:
+            self._outage.failed(error)
+            return {}
+        self._outage.answered()
+        return {worker: _leading(owned) for worker, owned in zip(workers, answers, strict=True)}
+
+    async def close(self) -> None:
+        """Closes the connections. Idempotent."""
+        await self._redis.aclose()
+
+    async def _read_records(self) -> tuple[list[bytes], list[bytes | None]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.smembers(workers_key(self._fingerprint))
+            names = sorted((await pipe.execute())[0])
+        if not names:
+            return [], []
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.mget([worker_key(self._fingerprint, name.decode()) for name in names])
+            records: list[bytes | None] = (await pipe.execute())[0]
+        dead = [name for name, record in zip(names, records, strict=True) if record is None]
+        if dead:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.srem(workers_key(self._fingerprint), *dead)
+                await pipe.execute()
+        return names, records
+
+    async def _read_owned(self, hashes: Sequence[bytes], workers: Sequence[WorkerRef]) -> list[list[int]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for worker in workers:
+                pipe.smismember(blocks_key(self._fingerprint, worker), list(hashes))
+            return await pipe.execute()
+
+
+async def _uncancelled(work: Coroutine[Any, Any, _T]) -> _T:
+    """Lets `work` end by itself when the caller is cancelled: redis-py 8.1 loses a cancellation inside its calls."""
+    return await asyncio.shield(work)
+
+
+def _leading(owned: Sequence[int]) -> int:
+    """How many ones stand before the first zero."""
+    for index, value in enumerate(owned):
+        if not value:
+            return index
+    return len(owned)
+
+
+def _decode(name: bytes, data: bytes) -> WorkerRecord | None:
+    try:
+        return _record_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        logger.warning("ignoring the malformed record of worker %s: %s", name.decode(errors="replace"), error)
+        return None

@@ -1,0 +1,170 @@
+"""A worker's entry in the directory, kept true: its record under a lease and the block hashes it owns."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import msgspec
+
+from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
+from baton.directory.connection import FAILURES, OutageLog, connect
+
+logger = logging.getLogger(__name__)
+
+_MEMBERS_A_COMMAND = 4096
+_CLOSE_TIMEOUT_S = 3.0
+
+
+class WorkerRegistrar:
+    """Publishes one incarnation of one worker. Never fails or delays its caller, whatever Redis does.
+
+    One background task does all writing. The owned hashes stay in memory too: after any failure, and whenever a
+    heartbeat finds another number of hashes in Redis than here (a flush, a restart, an expiry), it writes all anew.
+    """
+
+    def __init__(self, redis_url: str, record: WorkerRecord, lease_s: float = 5.0) -> None:
+        """A worker that sends no heartbeat for `lease_s` is gone from the directory.
+
+        Raises:
+            BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL.
+        """
+        fingerprint, worker = record.model_fingerprint, record.worker
+        self._redis = connect(redis_url)
+        self._outage = OutageLog(logger, "serving goes on; this worker is invisible to gateways that start meanwhile")
+        self._worker = worker
+        self._record_json = msgspec.json.encode(record)
+        self._workers_key = workers_key(fingerprint)
+        self._worker_key = worker_key(fingerprint, worker.name)
+        self._blocks_key = blocks_key(fingerprint, worker)
+        self._lease_s = lease_s
+        self._lease_ms = int(lease_s * 1000)
+        self._owned: set[bytes] = set()
+        self._changes: deque[tuple[tuple[bytes, ...], tuple[bytes, ...]]] = deque()  # removed, stored
+        self._rewrite_due = True
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Registers, or logs that Redis is down, and keeps the entry alive from then on."""
+        await self._beat()
+        self._task = asyncio.create_task(self._run())
+
+    def update_blocks(self, stored: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        """Queues a change of the owned hashes. A hash in both counts as stored."""
+        change = (tuple(removed), tuple(stored))
+        self._owned.difference_update(change[0])
+        self._owned.update(change[1])
+        if not self._rewrite_due:
+            self._changes.append(change)
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Takes the worker out of the directory, if Redis answers. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        if self._task:
+            done, _ = await asyncio.wait([self._task], timeout=_CLOSE_TIMEOUT_S)
+            if not done:
+                self._task.cancel()
+        try:
+            await self._unregister()
+        except FAILURES as error:
+            self._outage.failed(error)
+        await self._redis.aclose()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat_s = self._lease_s / 3
+        next_beat_s = loop.time() + beat_s
+        while not self._closing:
+            try:
+                await asyncio.wait_for(self._wake.wait(), max(0.0, next_beat_s - loop.time()))
+            except TimeoutError:
+                next_beat_s = loop.time() + beat_s
+                await self._beat()
+                continue
+            self._wake.clear()
+            await self._guarded(self._write_changes())
+
+    async def _beat(self) -> None:
+        await self._guarded(self._renew())
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits `work`; a failure makes everything due again at the next heartbeat."""
+        try:
+            await work
+        except FAILURES as error:
+            self._outage.failed(error)
+            self._rewrite_due = True
+            self._changes.clear()
+        except Exception:
+            logger.exception("publishing worker %s failed; it is tried again at the next heartbeat", self._worker.name)
+            self._rewrite_due = True
+            self._changes.clear()
+
+    async def _renew(self) -> None:
+        """Renews the lease, and rewrites the hashes where Redis does not hold what it should."""
+        await self._write_changes()
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(self._worker_key, self._record_json, px=self._lease_ms, get=True)
+            pipe.sadd(self._workers_key, self._worker.name)
+            pipe.pexpire(self._blocks_key, self._lease_ms)
+            pipe.scard(self._blocks_key)
+            num_expected = len(self._owned) if not self._changes else None
+            previous, _, _, num_found = await pipe.execute()
+        self._outage.answered()
+        self._warn_of_namesake(previous)
+        if self._rewrite_due or (num_expected is not None and num_found != num_expected):
+            await self._rewrite()
+
+    async def _write_changes(self) -> None:
+        """Writes what was queued so far, in order, in one round trip."""
+        if self._rewrite_due or not self._changes:
+            return
+        async with self._redis.pipeline(transaction=False) as pipe:
+            while self._changes:
+                removed, stored = self._changes.popleft()
+                for members in _chunks(removed):
+                    pipe.srem(self._blocks_key, *members)
+                for members in _chunks(stored):
+                    pipe.sadd(self._blocks_key, *members)
+            pipe.pexpire(self._blocks_key, self._lease_ms)
+            await pipe.execute()
+
+    async def _rewrite(self) -> None:
+        """Replaces the set of hashes at once, so that no reader sees a part of it."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(self._blocks_key)
+            for members in _chunks(tuple(self._owned)):
+                pipe.sadd(self._blocks_key, *members)
+            pipe.pexpire(self._blocks_key, self._lease_ms)
+            self._changes.clear()
+            self._rewrite_due = False
+            await pipe.execute()
+
+    async def _unregister(self) -> None:
+        """Deletes the hashes; the record and the name only where no later incarnation has taken them over."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.delete(self._blocks_key)
+            pipe.get(self._worker_key)
+            _, current = await pipe.execute()
+        if current != self._record_json:
+            return
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(self._worker_key)
+            pipe.srem(self._workers_key, self._worker.name)
+            await pipe.execute()
+
+    def _warn_of_namesake(self, previous: bytes | None) -> None:
+        if previous is not None and previous != self._record_json:
+            message = "replaced the record of another %s: an earlier life, or a second worker that needs a --name"
+            logger.warning(message, self._worker.name)
+
+
+def _chunks(members: tuple[bytes, ...]) -> Iterable[tuple[bytes, ...]]:
+    return (members[i : i + _MEMBERS_A_COMMAND] for i in range(0, len(members), _MEMBERS_A_COMMAND))

@@ -1,0 +1,80 @@
+"""Where fetched models live, and how a model's name becomes a folder."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from baton.errors import BatonError, ErrorCode
+
+SMALL_MODEL = "smollm2-135m"
+
+
+def home() -> Path:
+    """The cache folder: $BATON_HOME, or ~/.cache/baton."""
+    configured = os.environ.get("BATON_HOME")
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "baton"
+
+
+def models_dir() -> Path:
+    """The folder that holds one folder a model."""
+    return home() / "models"
+
+
+def cached_folder(name: str) -> Path:
+    """Where a model of that name (or Hugging Face id) is kept, whether or not it is there."""
+    return models_dir() / name.replace("/", "--")
+
+
+def partial_folder(name: str) -> Path:
+    """Where a fetch works until it is done; what is left of an interrupted one is used again."""
+    return models_dir() / (cached_folder(name).name + ".partial")
+
+
+def looks_like_path(model: str) -> bool:
+    """Whether the user means a folder rather than a name."""
+    return model.startswith(("/", "./", "../", "~")) or model in (".", "..")
+
+
+def resolve_model(name_or_path: str) -> Path:
+    """The folder of a fetched model or of a local one. Fetches nothing.
+
+    Raises:
+        BatonError: NOT_FOUND when there is no such model; the message says how to get it.
+    """
+    if not looks_like_path(name_or_path):
+        cached = cached_folder(name_or_path)
+        if (cached / "config.json").is_file():
+            return cached
+    folder = Path(name_or_path).expanduser()
+    if (folder / "config.json").is_file():
+        return folder.resolve()
+    if folder.is_dir() or looks_like_path(name_or_path):
+        reason = "has no config.json" if folder.is_dir() else "does not exist"
+        raise BatonError(
+            ErrorCode.NOT_FOUND,
+            f"got model folder {folder}, which {reason}; give a folder with config.json, tokenizer.json and "
+            f"*.safetensors, or a fetched model's name such as {SMALL_MODEL}",
+        )
+    raise BatonError(
+        ErrorCode.NOT_FOUND,
+        f"model {name_or_path!r} is not in {models_dir()} and is no folder; run `baton fetch {name_or_path}` first",
+    )
+
+
+@contextlib.contextmanager
+def fetch_lock(name: str, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the model's lock, so that two fetches of it run one after the other. The kernel frees it if we die.
+
+    `on_wait` is called once if another process holds the lock now.
+    """
+    locks = models_dir() / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / (cached_folder(name).name + ".lock")).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,1 @@
+"""One trace a request, across all processes."""

@@ -1,0 +1,60 @@
+"""The WorkerControl service, which every worker offers: what it is, how it is doing, whether its blocks add up."""
+
+from typing import Any
+
+import grpc
+
+from baton.errors import BatonError, ErrorCode
+from baton.rpc import worker_pb2, worker_pb2_grpc
+from baton.types import EngineStats
+from baton.worker.engine import Engine
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ControlServicer(worker_pb2_grpc.WorkerControlServicer):
+    """Answers from what does not change, and from the engine."""
+
+    def __init__(self, info: worker_pb2.WorkerInfo, engine: Engine) -> None:
+        self._info = info
+        self._engine = engine
+
+    async def GetWorkerInfo(self, request: worker_pb2.GetWorkerInfoRequest, context: Context) -> worker_pb2.WorkerInfo:
+        """What this worker is."""
+        return self._info
+
+    async def GetWorkerStats(
+        self, request: worker_pb2.GetWorkerStatsRequest, context: Context
+    ) -> worker_pb2.WorkerStats:
+        """How it is doing."""
+        return stats_to_pb((await self._engine.stats()).stats)
+
+    async def CheckIntegrity(
+        self, request: worker_pb2.CheckIntegrityRequest, context: Context
+    ) -> worker_pb2.WorkerStats:
+        """How it is doing, unless its blocks do not add up."""
+        answer = await self._engine.stats(check=True)
+        if answer.problems:
+            found = "; ".join(answer.problems)
+            message = f"worker {self._info.worker.name}: the KV pool's books do not add up: {found}; restart it"
+            raise BatonError(ErrorCode.FAILED_PRECONDITION, message)
+        return stats_to_pb(answer.stats)
+
+
+def stats_to_pb(stats: EngineStats) -> worker_pb2.WorkerStats:
+    """Field by field."""
+    return worker_pb2.WorkerStats(
+        blocks_total=stats.blocks.total,
+        blocks_free=stats.blocks.free,
+        blocks_cached=stats.blocks.cached,
+        blocks_active=stats.blocks.active,
+        blocks_quarantined=stats.blocks.quarantined,
+        requests_running=stats.running,
+        requests_waiting=stats.waiting,
+        grants_open=stats.grants,
+        steps=stats.steps,
+        prefix_query_tokens=stats.prefix_query_tokens,
+        prefix_hit_tokens=stats.prefix_hit_tokens,
+        preemptions=stats.preemptions,
+        digest_mismatches=stats.digest_mismatches,
+    )

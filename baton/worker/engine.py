@@ -1,0 +1,53 @@
+"""What the shell of a worker needs of its engine, whatever that is made of."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from baton.types import EngineStats, KvLayout
+
+
+class EngineFacts(Protocol):
+    """What a started engine says of itself."""
+
+    @property
+    def layout(self) -> KvLayout:
+        """Of its KV pool."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Of its KV pool."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt and output together, in tokens."""
+
+
+class StatsAnswer(Protocol):
+    """A snapshot."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """The numbers."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What an integrity check found, where one was asked for."""
+
+
+class Engine(Protocol):
+    """A started engine."""
+
+    on_cache_change: Callable[[tuple[bytes, ...], tuple[bytes, ...]], None] | None  # hashes gained, hashes lost
+
+    @property
+    def ready(self) -> EngineFacts:
+        """Known from the start on."""
+
+    async def stats(self, check: bool = False) -> StatsAnswer:
+        """Raises BatonError UNAVAILABLE when the engine is dead."""
+
+    async def wait_dead(self) -> str:
+        """Returns once the engine has ended, with how."""
+
+    async def close(self) -> None:
+        """Ends the engine. Idempotent."""

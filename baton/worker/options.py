@@ -1,0 +1,122 @@
+"""The command line of a worker service."""
+
+import argparse
+import re
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class WorkerOptions(msgspec.Struct, frozen=True):
+    """A worker service's settings; defaults stand in `parse_options`."""
+
+    model: str
+    model_name: str | None
+    name: str
+    host: str
+    port: int
+    advertise_address: str | None
+    redis_url: str
+    otlp_endpoint: str | None
+    device: str
+    dtype: str
+    block_size: int
+    kv_cache_bytes: int
+    max_model_len: int | None
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    num_threads: int | None
+    connector: str
+    lease_s: float
+    longest_write_s: float
+    clock_margin_s: float
+    no_prefix_caching: bool
+    growth_reserve_blocks: int
+    port_file: str | None
+    aggregated: bool = False
+
+    @property
+    def served_name(self) -> str:
+        """What clients call the model."""
+        return self.model_name or Path(self.model).resolve().name
+
+
+def parse_options(role: str, arguments: Sequence[str] | None = None, can_aggregate: bool = False) -> WorkerOptions:
+    """Reads `arguments`, or the process's; prints what is wrong and exits 2 where they make no sense."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {role}_service",
+        description=f"A {role} worker of Baton.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_service(parser, role)
+    _add_engine(parser)
+    if can_aggregate:
+        parser.add_argument(
+            "--aggregated", action="store_true", help="register for requests that are prefilled and decoded here"
+        )
+    return WorkerOptions(**vars(parser.parse_args(arguments)))
+
+
+def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
+    add = parser.add_argument_group("service").add_argument
+    add("--name", default=f"{role}-{uuid.uuid4().hex[:6]}", help="unique among the workers of this model")
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=_Count(0), default=0, help="port to listen on; 0 takes a free one")
+    add("--advertise-address", metavar="HOST:PORT", help="what gateways connect to; default: --host and the port")
+    add("--redis-url", default="redis://127.0.0.1:6379/0", help="the worker directory")
+    add("--otlp-endpoint", metavar="HOST:PORT", help="OTLP gRPC receiver for traces; default: none")
+    add("--port-file", metavar="PATH", help="where to write the port once the worker serves")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("engine").add_argument
+    add("--model", required=True, metavar="PATH", help="model folder")
+    add("--model-name", help="what clients call the model; default: the folder's name")
+    add("--device", default="cpu", help="cpu, cuda or cuda:N")
+    add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV")
+    add("--block-size", type=_Count(1), default=16, help="tokens in a KV block")
+    add("--kv-cache-bytes", type=parse_bytes, default="2GiB", help="KV pool, for example 512MiB")
+    add("--max-model-len", type=_Count(2), help="prompt and output together, in tokens; default: the model's")
+    add("--max-num-batched-tokens", type=_Count(1), default=512, help="tokens in one step")
+    add("--max-num-seqs", type=_Count(1), default=64, help="requests in one step")
+    add("--growth-reserve-blocks", type=_Count(0), default=2, help="blocks kept free for each running request")
+    add("--no-prefix-caching", action="store_true", help="compute every prompt in full")
+    add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
+    add("--connector", default="nixl", help="how KV travels")
+    add("--lease-s", type=_seconds, default=60.0, help="life of a grant")
+    add("--longest-write-s", type=_seconds, default=2.0, help="a KV write takes no longer than this")
+    add("--clock-margin-s", type=_seconds, default=1.0, help="clocks of two workers differ by no more than this")
+
+
+def parse_bytes(text: str) -> int:
+    """A size like 2GiB, 512MiB, 1.5GiB or 1048576. Raises argparse.ArgumentTypeError otherwise."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)", text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 2GiB, 512MiB or 1048576")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+class _Count:
+    """An integer of at least `minimum`."""
+
+    def __init__(self, minimum: int) -> None:
+        self._minimum = minimum
+
+    def __call__(self, text: str) -> int:
+        if not re.fullmatch(r"-?\d+", text) or int(text) < self._minimum:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer of at least {self._minimum}")
+        return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected seconds above 0")
+    return value

@@ -1,0 +1,135 @@
+"""The life of a worker service: start, listen, register, serve, and leave in order."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from baton.directory.connection import check_url
+from baton.directory.registrar import WorkerRegistrar
+from baton.errors import BatonError, invalid
+from baton.grpc_util.server import Server
+from baton.local.ports import check_port_free
+from baton.rpc import worker_pb2_grpc
+from baton.telemetry.tracing import Tracing
+from baton.types import Role, WorkerRef
+from baton.worker.control import ControlServicer
+from baton.worker.engine import Engine
+from baton.worker.identity import Identity
+from baton.worker.options import WorkerOptions
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 2.0  # for running calls, when the worker is asked to stop
+_CONTROL = "baton.v1.WorkerControl"
+_WILDCARDS = ("0.0.0.0", "::", "[::]")
+
+T = TypeVar("T")
+EngineT = TypeVar("EngineT", bound=Engine)
+
+
+def run(work: Coroutine[Any, Any, int]) -> int:
+    """Runs a service to its exit code; a `BatonError` is told on stderr and makes 1."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(work)
+    except BatonError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+
+
+async def run_worker(
+    options: WorkerOptions,
+    role: Role,
+    service_name: str,
+    start_engine: Callable[[WorkerRef], Awaitable[EngineT]],
+    add_service: Callable[[EngineT, grpc.aio.Server, Tracing], None],
+) -> int:
+    """Serves until SIGTERM or SIGINT (0) or until the engine dies (1).
+
+    Args:
+        options: the command line.
+        role: what the worker registers as.
+        service_name: full name of the gRPC service that `add_service` adds beside WorkerControl.
+        start_engine: called once with the worker's name and new incarnation; cancelled when a signal comes meanwhile.
+        add_service: adds the role's service to the server.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT or FAILED_PRECONDITION when the worker cannot start.
+    """
+    if options.advertise_address is None and options.host in _WILDCARDS:
+        raise invalid(f"got --host {options.host}, which nobody can connect to; add --advertise-address")
+    check_url(options.redis_url)
+    if options.port:
+        check_port_free(options.host, options.port)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    worker = WorkerRef(options.name, uuid.uuid4().hex)
+    tracing = Tracing(f"baton-{role.value}", options.otlp_endpoint, options.name)
+    try:
+        engine = await _unless(stop, start_engine(worker))
+        if engine is None:
+            return 0
+        try:
+            server = Server([service_name, _CONTROL])
+            add_service(engine, server.grpc, tracing)
+            return await _serve(Identity(options, role, worker), engine, server, stop)
+        finally:
+            await engine.close()
+    finally:
+        tracing.close()
+
+
+async def _serve(identity: Identity, engine: Engine, server: Server, stop: asyncio.Event) -> int:
+    """From listening to having stopped to listen; the exit code."""
+    options = identity.options
+    control = ControlServicer(identity.info(engine.ready), engine)
+    worker_pb2_grpc.add_WorkerControlServicer_to_server(control, server.grpc)
+    port = await server.start(options.host, options.port)
+    record = identity.record(engine.ready, port)
+    registrar = WorkerRegistrar(options.redis_url, record)
+    engine.on_cache_change = registrar.update_blocks
+    try:
+        await server.set_serving(True)
+        await registrar.start()
+        if options.port_file:
+            _write_atomically(Path(options.port_file), str(port))
+        logger.info("%s worker %s serves %s at %s", record.role, options.name, record.model, record.address)
+        death = await _unless(stop, engine.wait_dead())
+        if death is None:
+            logger.info("worker %s stops", options.name)
+            return 0
+        logger.error("the engine core of worker %s %s; giving up", options.name, death)
+        return 1
+    finally:
+        await server.set_serving(False)
+        await asyncio.gather(registrar.close(), server.close(GRACE_S))
+
+
+async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """What `work` gives, or None when `stop` is set first; `work` is cancelled then."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        working.cancel()
+        await asyncio.wait([working])
+        return None if working.cancelled() else working.result()
+    finally:
+        stopping.cancel()
+
+
+def _write_atomically(file: Path, text: str) -> None:
+    """Whoever waits for the file never reads half of it."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(file)

@@ -1,0 +1,76 @@
+"""The DecodeWorker service of a decode worker: grants room for prompts prefilled elsewhere and continues them."""
+
+import asyncio
+import logging
+
+from baton.convert import grant_to_pb, sampling_from_pb
+from baton.errors import BatonError, ErrorCode
+from baton.rpc import worker_pb2
+from baton.telemetry.tracing import Tracing
+from baton.worker.calls import prompt_of
+from decode_service.aggregated import AggregatedServicer, Context
+from decode_service.grant_book import GrantBook, GrantEntry
+from engine.client import EngineClient
+from engine.event_stream import EventStream
+from engine.messages import Failed, Granted, Refused, Release, Reserve
+
+logger = logging.getLogger(__name__)
+
+
+class DecodeServicer(AggregatedServicer):
+    """Adds grants; local prompts work here too."""
+
+    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str) -> None:
+        super().__init__(engine, tracing, worker_name)
+        self.grants = GrantBook()
+        self._give_backs: set[asyncio.Task[None]] = set()
+
+    async def Reserve(self, request: worker_pb2.ReserveRequest, context: Context) -> worker_pb2.ReserveResponse:
+        """A grant, or a refusal that says when to try again."""
+        prompt = prompt_of(request.request_id, request.prompt_token_ids)
+        sampling = sampling_from_pb(request.sampling)
+        stream = self._engine.submit(Reserve(request.request_id, request.epoch, prompt, sampling))
+        try:
+            event = await anext(stream)
+        except asyncio.CancelledError:
+            self._give_back_later(stream)
+            raise
+        match event:
+            case Granted():
+                self.grants.add(GrantEntry(event.grant, stream, event.cached_tokens))
+                return worker_pb2.ReserveResponse(
+                    grant=grant_to_pb(event.grant), cached_prompt_tokens=event.cached_tokens
+                )
+            case Refused():
+                raise BatonError(event.code, event.message, event.retry_after_s)
+            case Failed():
+                raise BatonError(event.code, event.message)
+            case _:
+                message = f"request {request.request_id} (epoch {request.epoch}) was cancelled on its decode worker"
+                raise BatonError(ErrorCode.CANCELLED, message)
+
+    async def Release(self, request: worker_pb2.ReleaseRequest, context: Context) -> worker_pb2.ReleaseResponse:
+        """Before or after the end of the grant's Decode call, known or not."""
+        epoch = self.grants.epoch_of(request.grant_id)
+        if epoch is not None and epoch != request.epoch:
+            logger.info("dropped Release of grant %s: got epoch %d, it has %d", request.grant_id, request.epoch, epoch)
+            return worker_pb2.ReleaseResponse()
+        self.grants.drop(request.grant_id)
+        self._engine.send(Release(request.grant_id, request.fenced))
+        return worker_pb2.ReleaseResponse()
+
+    def _open(self, request: worker_pb2.DecodeRequest) -> EventStream:
+        if request.WhichOneof("source") != "grant_id":
+            return super()._open(request)
+        return self.grants.claim(request.grant_id, request.request_id, request.epoch).stream
+
+    def _give_back_later(self, stream: EventStream) -> None:
+        task = asyncio.create_task(self._give_back(stream))
+        self._give_backs.add(task)
+        task.add_done_callback(self._give_backs.discard)
+
+    async def _give_back(self, stream: EventStream) -> None:
+        """Releases what nobody has heard of: no prefill worker can write to it."""
+        async for event in stream:
+            if isinstance(event, Granted):
+                self._engine.send(Release(event.grant.grant_id, fenced=True))

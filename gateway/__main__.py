@@ -1,0 +1,83 @@
+"""Command line of the gateway: `python -m gateway --model FOLDER`."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from baton.directory.reader import DirectoryReader
+from baton.errors import BatonError
+from baton.grpc_util.server import TRANSPORT_MAX_BYTES
+from baton.model_spec import load_model_spec
+from gateway.app import Gateway
+from gateway.config import GatewayConfig
+
+_TRANSPORT_MAX_MIB = TRANSPORT_MAX_BYTES >> 20
+
+
+def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
+    """Exits with status 2 and a message when an option is missing or out of range."""
+    defaults = GatewayConfig(model=Path())
+    parser = argparse.ArgumentParser(prog="python -m gateway", description="Baton's gateway: the gRPC front.")
+    parser.add_argument("--model", type=Path, required=True, help="model folder (config.json and tokenizer.json)")
+    parser.add_argument("--model-name", help="what clients call the model; default: the folder's name")
+    parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=defaults.port, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--redis-url", default=defaults.redis_url, help="worker directory (%(default)s)")
+    parser.add_argument("--otlp-endpoint", help="host:port of an OTLP gRPC receiver for spans; default: none")
+    parser.add_argument(
+        "--max-message-mib",
+        type=int,
+        default=defaults.max_message_mib,
+        help=f"largest request, 1 to {_TRANSPORT_MAX_MIB} MiB (%(default)s)",
+    )
+    parser.add_argument("--port-file", type=Path, help="gets the bound port once the gateway serves")
+    options = parser.parse_args(argv)
+    if not 1 <= options.max_message_mib <= _TRANSPORT_MAX_MIB:
+        parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
+    if not 0 <= options.port <= 65535:
+        parser.error(f"--port: got {options.port}, expected 0 to 65535")
+    return GatewayConfig(**vars(options))
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Runs until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    spec = load_model_spec(config.model, config.model_name)
+    gateway = Gateway(config, spec, DirectoryReader(config.redis_url, spec.fingerprint))
+    try:
+        port = await gateway.start()
+        if config.port_file is not None:
+            _write_atomically(config.port_file, str(port))
+        await stop.wait()
+    finally:
+        await gateway.close()
+
+
+def _write_atomically(file: Path, text: str) -> None:
+    """Whoever waits for the file never reads half of it."""
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(file)
+
+
+def main() -> int:
+    """The process's exit status: 0 after a signal, 1 when the gateway cannot start."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(parse_args()))
+    except BatonError as error:
+        print(f"gateway: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

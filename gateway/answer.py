@@ -1,0 +1,80 @@
+"""One request's responses: tokens become text, and the end carries reason, usage and hand-over."""
+
+from baton.convert import finish_to_pb
+from baton.rpc import inference_pb2, sampling_pb2
+from baton.types import FinishReason
+from gateway.attempt import Finished, Tokens
+from gateway.output_text import OutputText
+from gateway.request_trace import RequestTrace
+from gateway.stop_strings import StopStrings
+from gateway.text import TextCodec
+from gateway.validate import ValidatedRequest
+
+
+class Answer:
+    """Turns a run's events into responses for the client, and its figures into span attributes."""
+
+    def __init__(self, request: ValidatedRequest, codec: TextCodec, trace: RequestTrace) -> None:
+        self._request = request
+        self._trace = trace
+        self._num_tokens = 0
+        self._text = OutputText(
+            codec.detokenizer(request.prompt_token_ids),
+            StopStrings(request.stop_strings, request.include_stop_str_in_output),
+            frozenset(request.sampling.stop_token_ids),
+            request.sampling.min_tokens,
+        )
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found: the answer ends with the tokens so far."""
+        return self._text.stopped
+
+    def tokens(self, tokens: Tokens) -> inference_pb2.GenerateResponse:
+        """The response that carries these tokens, up to the one that completes a stop string."""
+        response = inference_pb2.GenerateResponse(request_id=self._request.request_id)
+        if self._num_tokens == 0:
+            response.trace_id = self._trace.trace_id
+        pieces = []
+        for token_id in tokens.token_ids:
+            pieces.append(self._text.push(token_id))
+            if self.stopped:
+                break
+        response.text = "".join(pieces)
+        response.token_ids.extend(tokens.token_ids[: len(pieces)])
+        response.logprobs.extend(tokens.logprobs[: len(pieces)])
+        self._num_tokens += len(pieces)
+        return response
+
+    def end(self, finished: Finished) -> inference_pb2.GenerateResponse:
+        """The last response."""
+        text = self._text.finish()
+        reason = FinishReason.STOP if self.stopped else finished.reason
+        self._record(reason)
+        return inference_pb2.GenerateResponse(
+            request_id=self._request.request_id,
+            trace_id="" if self._num_tokens else self._trace.trace_id,
+            text=text,
+            finish_reason=finish_to_pb(reason),
+            usage=sampling_pb2.Usage(
+                prompt_tokens=len(self._request.prompt_token_ids),
+                completion_tokens=self._num_tokens,
+                cached_prompt_tokens=finished.cached_prompt_tokens,
+            ),
+            hand_over=finished.hand_over,
+        )
+
+    def _record(self, reason: FinishReason) -> None:
+        self._trace.set(
+            {
+                "gen_ai.usage.input_tokens": len(self._request.prompt_token_ids),
+                "gen_ai.usage.output_tokens": self._num_tokens,
+                "gen_ai.response.finish_reasons": (reason.value,),
+            }
+        )
+        self._trace.record(
+            "gateway.detokenize",
+            self._text.first_unix_ns,
+            self._text.last_unix_ns,
+            {"baton.detokenize.seconds": self._text.seconds, "baton.detokenize.tokens": self._num_tokens},
+        )

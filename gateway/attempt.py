@@ -1,0 +1,72 @@
+"""One attempt to serve a request on the workers that the router chose: what goes in, what comes out."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from baton.rpc import inference_pb2, sampling_pb2
+from baton.types import FinishReason
+from gateway.config import Limits
+from gateway.request_trace import RequestTrace
+
+# Names the attempt to the workers. There is one attempt a request today.
+EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the workers need to know of a request."""
+
+    request_id: str  # unique among all requests that workers may still know
+    prompt_token_ids: Sequence[int]
+    sampling: sampling_pb2.SamplingParams
+    deadline: float | None  # the client's, on the event loop's clock
+    trace: RequestTrace
+    limits: Limits
+
+    def remaining_s(self) -> float | None:
+        """Until the client's deadline; None when it has none."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+
+class Tokens(NamedTuple):
+    """Consecutive output tokens, in order and without gaps from one `Tokens` to the next."""
+
+    position: int  # of the first one
+    token_ids: Sequence[int]
+    logprobs: Sequence[sampling_pb2.TokenLogprobs]  # empty, or one for each token
+
+
+class Finished(NamedTuple):
+    """The request has ended well."""
+
+    reason: FinishReason
+    cached_prompt_tokens: int
+    hand_over: inference_pb2.HandOver
+
+
+Emit = Callable[[Tokens], None]
+
+
+class Attempt(ABC):
+    """`run` once; `close` once `run` has ended, however it ended, or after `stop`."""
+
+    @abstractmethod
+    async def run(self) -> Finished:
+        """Serves the request, handing its tokens to the `Emit` of the constructor.
+
+        Raises:
+            BatonError: The attempt failed.
+        """
+
+    @abstractmethod
+    async def stop(self) -> Finished:
+        """The tokens so far are enough (a stop string was found): ends decoding and sums up."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Frees whatever the workers still hold for the request. Runs in the background; failures are logged."""

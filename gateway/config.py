@@ -1,0 +1,31 @@
+"""The gateway's options, read once from the command line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What one gateway process was started with."""
+
+    model: Path  # a folder with config.json and tokenizer.json; weights are not read
+    model_name: str | None = None  # None: the folder's name
+    host: str = "127.0.0.1"
+    port: int = 8080  # 0: a free one
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    otlp_endpoint: str | None = None
+    max_message_mib: int = 4
+    port_file: Path | None = None  # gets the bound port once the gateway serves
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the gateway waits for others; seconds."""
+
+    max_reserve_wait_s: float = 30.0  # for room on a decode worker, over all attempts
+    reserve_timeout_s: float = 10.0  # for one answer to Reserve
+    cleanup_timeout_s: float = 1.0  # for CancelPrefill and Release, each
+    transfer_wait_s: float = 1.0  # for PrefillDone when all else is known
+    poll_interval_s: float = 0.5  # between looks at the worker directory
+    avoid_s: float = 1.0  # after a worker could not be reached
+    prefix_lookup_s: float = 0.25  # above this a look-up counts as a miss

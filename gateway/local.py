@@ -1,0 +1,57 @@
+"""An attempt on one worker that prefills and decodes."""
+
+import grpc
+
+from baton.convert import finish_from_pb
+from baton.errors import BatonError, ErrorCode
+from baton.rpc import inference_pb2, worker_pb2
+from baton.types import FinishReason
+from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job
+from gateway.output_order import OutputOrder
+from gateway.worker import Worker
+from gateway.worker_errors import worker_error
+
+
+class LocalAttempt(Attempt):
+    """One Decode stream, with the prompt in it. Cancelling the stream frees all that the worker holds."""
+
+    def __init__(self, job: Job, worker: Worker, emit: Emit) -> None:
+        """Opens the stream."""
+        self._job = job
+        self._worker = worker
+        self._order = OutputOrder(emit)
+        prompt = worker_pb2.LocalPrompt(prompt_token_ids=job.prompt_token_ids, sampling=job.sampling)
+        self._stream = worker.decode.Decode(
+            worker_pb2.DecodeRequest(request_id=job.request_id, epoch=EPOCH, local=prompt),
+            timeout=job.remaining_s(),
+            metadata=job.trace.metadata,
+        )
+
+    async def run(self) -> Finished:
+        try:
+            async for event in self._stream:
+                match event.WhichOneof("event"):
+                    case "tokens":
+                        self._order.add(event.tokens.output_position, event.tokens.token_ids, event.tokens.logprobs)
+                    case "finished" if self._order.complete and event.finished.finish_reason:
+                        reason = finish_from_pb(event.finished.finish_reason)
+                        assert reason is not None
+                        return self._finished(reason, event.finished.cached_prompt_tokens)
+        except grpc.aio.AioRpcError as error:
+            raise worker_error(error, self._worker, self._job.limits) from error
+        raise BatonError(
+            ErrorCode.INTERNAL,
+            f"worker {self._worker.name} ended the answer after {self._order.next_position} tokens without a reason or "
+            "with tokens missing; its log has the details",
+        )
+
+    async def stop(self) -> Finished:
+        self._stream.cancel()
+        return self._finished(FinishReason.STOP, 0)
+
+    async def close(self) -> None:
+        self._stream.cancel()
+
+    def _finished(self, reason: FinishReason, cached_prompt_tokens: int) -> Finished:
+        name = self._worker.name
+        return Finished(reason, cached_prompt_tokens, inference_pb2.HandOver(prefill_worker=name, decode_worker=name))

@@ -1,0 +1,134 @@
+"""Requests on workers from routing to clean-up: every one ends exactly once, and nothing of it is left behind."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from baton.convert import sampling_to_pb
+from gateway.apart import ApartAttempt
+from gateway.attempt import Attempt, Finished, Job, Tokens
+from gateway.config import Limits
+from gateway.local import LocalAttempt
+from gateway.placement import Placement
+from gateway.pool import Hold, Pool
+from gateway.request_trace import RequestTrace
+from gateway.router import Local, Router
+from gateway.validate import ValidatedRequest
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0
+
+
+class Run:
+    """One request under way: iterate over its `Tokens` and, at the end, its `Finished`."""
+
+    def __init__(self, owner: "Orchestrator", job: Job) -> None:
+        self._owner = owner
+        self._job = job
+        self._events: asyncio.Queue[Tokens | Finished | Exception] = asyncio.Queue()
+        self._attempt: Attempt | None = None
+        self._ended = False
+        self.task = owner.in_background(self._drive())
+
+    def __aiter__(self) -> "Run":
+        return self
+
+    async def __anext__(self) -> Tokens | Finished:
+        """The next event. Raises `BatonError` when the request failed."""
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self._ended = not isinstance(event, Tokens)
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    async def stop(self) -> Finished:
+        """Ends the request early and well: the tokens so far are the answer. Only after a first token."""
+        assert self._attempt is not None
+        finished = await self._attempt.stop()
+        self.cancel()
+        return finished
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more: what the workers hold is freed in the background. Idempotent."""
+        self.task.cancel()
+
+    async def _drive(self) -> None:
+        try:
+            self._events.put_nowait(await self._serve())
+        except Exception as error:
+            self._events.put_nowait(error)
+
+    async def _serve(self) -> Finished:
+        hold = Hold(self._owner.pool)
+        try:
+            place = await self._owner.placement.place(self._job, hold)
+            emit = self._events.put_nowait
+            if isinstance(place, Local):
+                self._attempt = LocalAttempt(self._job, place.worker, emit)
+            else:
+                self._attempt = ApartAttempt(self._job, place.plan, place.grant, emit)
+            return await self._attempt.run()
+        finally:
+            self._owner.in_background(_close(self._attempt, hold))
+
+
+class Orchestrator:
+    """Starts runs, and finishes their clean-up even when their clients are gone."""
+
+    def __init__(self, pool: Pool, router: Router, limits: Limits) -> None:
+        self.pool = pool
+        self.placement = Placement(router, limits, self.in_background)
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()  # runs and clean-up
+        self._runs: set[Run] = set()
+
+    def start(self, request: ValidatedRequest, remaining_s: float | None, trace: RequestTrace) -> Run:
+        """Begins to serve a request whose client waits `remaining_s` (None: for ever)."""
+        job = Job(
+            request_id=f"{request.request_id}-{uuid.uuid4().hex[:12]}",
+            prompt_token_ids=request.prompt_token_ids,
+            sampling=sampling_to_pb(request.sampling),
+            deadline=None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s,
+            trace=trace,
+            limits=self._limits,
+        )
+        run = Run(self, job)
+        self._runs.add(run)
+        run.task.add_done_callback(lambda _: self._runs.discard(run))
+        return run
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Runs `work` to its end whatever becomes of the request; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def close(self) -> None:
+        """Cancels all runs and waits until they are cleaned up. Idempotent."""
+        for run in self._runs:
+            run.cancel()
+        deadline = asyncio.get_running_loop().time() + _CLOSE_S
+        while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)  # clean-up can start more
+        for task in self._tasks:
+            logger.error("giving up on %s after %g s; the workers' leases will free what it holds", task, _CLOSE_S)
+            task.cancel()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("clean-up failed", exc_info=error)
+
+
+async def _close(attempt: Attempt | None, hold: Hold) -> None:
+    try:
+        if attempt is not None:
+            await attempt.close()
+    finally:
+        hold.release()

@@ -1,0 +1,136 @@
+"""A place for a request: a plan from the router and, for two workers, a grant from the one that decodes."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, NamedTuple
+
+import grpc
+
+from baton.errors import BatonError, ErrorCode
+from baton.rpc import kv_pb2, worker_pb2
+from baton.types import WorkerRef
+from gateway.attempt import EPOCH, Job
+from gateway.config import Limits
+from gateway.pool import Hold
+from gateway.release import release_grant
+from gateway.router import Apart, Local, Router
+from gateway.worker import Worker
+from gateway.worker_errors import worker_error
+
+logger = logging.getLogger(__name__)
+
+_MIN_RETRY_S = 0.01
+
+InBackground = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Granted(NamedTuple):
+    """Two workers, and decode's promise of a place to land."""
+
+    plan: Apart
+    grant: kv_pb2.Grant
+
+
+class Placement:
+    """Routes requests and reserves room for them."""
+
+    def __init__(self, router: Router, limits: Limits, in_background: InBackground) -> None:
+        """`in_background` runs clean-up that outlives its request."""
+        self._router = router
+        self._limits = limits
+        self._in_background = in_background
+
+    async def place(self, job: Job, hold: Hold) -> Granted | Local:
+        """Waits for room as long as the decode workers ask for, other decode workers first.
+
+        `hold` ends up on the chosen workers.
+
+        Raises:
+            BatonError: RESOURCE_EXHAUSTED when there was no room in time, UNAVAILABLE when workers are missing or died.
+        """
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        remaining_s = job.remaining_s()
+        give_up_at = started + min(self._limits.max_reserve_wait_s, remaining_s if remaining_s is not None else 1e9)
+        refusals: dict[WorkerRef, tuple[float, BatonError]] = {}  # when to try again, and what was said
+        while True:
+            plan = await self._route(job, refusals.keys())
+            hold.switch(plan.workers)
+            if isinstance(plan, Local):
+                return plan
+            try_at, refusal = refusals.pop(plan.decode.ref, (0.0, None))
+            if refusal is not None and try_at >= give_up_at:
+                raise _no_room(refusal, clock() - started)
+            try:
+                with job.trace.child("decode.reserve") as span:
+                    span.set_attribute("baton.worker", plan.decode.name)
+                    await asyncio.sleep(max(0.0, try_at - clock()))
+                    return Granted(plan, await self._reserve(job, plan.decode))
+            except BatonError as error:
+                if error.code is not ErrorCode.RESOURCE_EXHAUSTED or error.retry_after_s is None:
+                    raise
+                refusals[plan.decode.ref] = (clock() + max(error.retry_after_s, _MIN_RETRY_S), error)
+
+    async def _route(self, job: Job, full: Collection[WorkerRef]) -> Apart | Local:
+        with job.trace.child("gateway.route") as span:
+            decision = await self._router.decide(job.prompt_token_ids, full)
+            span.set_attribute("baton.route.chosen", decision.chosen)
+            span.set_attribute("baton.route.why", decision.why)
+            span.set_attribute("baton.route.runner_up", decision.runner_up)
+            if isinstance(decision.plan, Apart):
+                span.set_attribute("baton.route.cached_blocks", decision.plan.cached_blocks)
+            return decision.plan
+
+    async def _reserve(self, job: Job, worker: Worker) -> kv_pb2.Grant:
+        """A cancelled caller does not cancel the call: its answer may be a grant, which then is given back."""
+        calling = asyncio.create_task(self._call_reserve(job, worker))
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            self._in_background(_give_back(job, worker, calling))
+            raise
+
+    async def _call_reserve(self, job: Job, worker: Worker) -> kv_pb2.Grant:
+        remaining_s = job.remaining_s()
+        timeout_s = self._limits.reserve_timeout_s
+        try:
+            response = await worker.decode.Reserve(
+                worker_pb2.ReserveRequest(
+                    request_id=job.request_id,
+                    epoch=EPOCH,
+                    prompt_token_ids=job.prompt_token_ids,
+                    sampling=job.sampling,
+                ),
+                timeout=timeout_s if remaining_s is None else min(timeout_s, remaining_s),
+                metadata=job.trace.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and job.remaining_s() != 0:
+                worker.avoid(self._limits.avoid_s)
+                raise BatonError(
+                    ErrorCode.UNAVAILABLE,
+                    f"decode worker {worker.name} gave no answer to Reserve in {timeout_s:g} s; send the request again",
+                    retry_after_s=self._limits.avoid_s,
+                ) from error
+            raise worker_error(error, worker, self._limits) from error
+        grant: kv_pb2.Grant = response.grant
+        return grant
+
+
+async def _give_back(job: Job, worker: Worker, calling: "asyncio.Task[kv_pb2.Grant]") -> None:
+    try:
+        grant = await calling
+    except BatonError as error:
+        logger.info("%s: cancelled while reserving, and nothing was granted: %s", job.request_id, error)
+        return
+    await release_grant(job, worker, grant, fenced=True)  # prefill has not begun
+
+
+def _no_room(refusal: BatonError, waited_s: float) -> BatonError:
+    return BatonError(
+        ErrorCode.RESOURCE_EXHAUSTED,
+        f"no decode worker has room for this request after {waited_s:.1f} s ({refusal.message}); send it again later, "
+        "with a longer deadline, or start more decode workers",
+        refusal.retry_after_s,
+    )

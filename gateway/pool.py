@@ -1,0 +1,118 @@
+"""The workers that requests can go to, kept in step with the worker directory."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from baton.directory.base import WorkerRecord
+from baton.errors import BatonError
+from baton.types import Role, WorkerRef
+from gateway.config import Limits
+from gateway.worker import Worker
+from gateway.worker_directory import WorkerDirectory
+
+logger = logging.getLogger(__name__)
+
+
+class Pool:
+    """Polls the directory. When that is down the workers known last stay in use."""
+
+    def __init__(self, directory: WorkerDirectory, limits: Limits) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._workers: dict[tuple[WorkerRef, str], Worker] = {}  # by incarnation and address
+        self._dropped: set[Worker] = set()  # gone from the directory, still in use by a request
+        self._closing: set[asyncio.Task[None]] = set()
+        self._refreshing = asyncio.Lock()
+        self._poll_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Looks once, then keeps looking."""
+        await self.refresh()
+        self._poll_task = asyncio.create_task(self._poll(), name="worker pool")
+
+    async def refresh(self) -> None:
+        """Looks into the directory now."""
+        async with self._refreshing:
+            try:
+                records = await self._directory.workers()
+            except BatonError as error:
+                # The reader reports outages in the log, once each.
+                logger.debug("keeping %d workers: %s", len(self._workers), error)
+                return
+            self._apply(records)
+
+    def workers(self, role: Role) -> list[Worker]:
+        """The registered workers of one role, by name."""
+        found = (worker for worker in self._workers.values() if worker.record.role is role)
+        return sorted(found, key=lambda worker: worker.name)
+
+    def max_model_len(self, model_limit: int) -> int:
+        """What every registered worker can take, at most `model_limit`."""
+        return min([model_limit, *(worker.record.max_model_len for worker in self._workers.values())])
+
+    def count_in(self, worker: Worker) -> None:
+        """A request goes to this worker: counts as load and keeps the channel open until `count_out`."""
+        worker.in_flight += 1
+
+    def count_out(self, worker: Worker) -> None:
+        """The request, its clean-up included, is done with this worker."""
+        worker.in_flight -= 1
+        if worker in self._dropped and worker.in_flight == 0:
+            self._close(worker)
+
+    async def close(self) -> None:
+        """Stops polling and closes all channels. Idempotent."""
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.wait([self._poll_task])
+        for worker in [*self._workers.values(), *self._dropped]:
+            self._close(worker)
+        self._workers.clear()
+        await asyncio.gather(*self._closing)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.poll_interval_s)
+            try:
+                await self.refresh()
+            except Exception:
+                logger.exception("reading the worker directory failed; keeping the known workers")
+
+    def _apply(self, records: list[WorkerRecord]) -> None:
+        found = {(record.worker, record.address): record for record in records}
+        for key in self._workers.keys() - found.keys():
+            worker = self._workers.pop(key)
+            logger.info("worker %s (%s) is gone", worker.name, worker.ref.incarnation)
+            self._dropped.add(worker)
+            if worker.in_flight == 0:
+                self._close(worker)
+        for key in found.keys() - self._workers.keys():
+            logger.info("%s worker %s (%s) at %s", found[key].role, key[0].name, key[0].incarnation, key[1])
+            self._workers[key] = Worker(found[key])
+
+    def _close(self, worker: Worker) -> None:
+        self._dropped.discard(worker)
+        task = asyncio.create_task(worker.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class Hold:
+    """The workers that one request occupies now."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._workers: tuple[Worker, ...] = ()
+
+    def switch(self, workers: Iterable[Worker]) -> None:
+        """Occupies these instead of the former ones."""
+        former, self._workers = self._workers, tuple(workers)
+        for worker in self._workers:
+            self._pool.count_in(worker)
+        for worker in former:
+            self._pool.count_out(worker)
+
+    def release(self) -> None:
+        """Occupies none. Idempotent."""
+        self.switch(())

@@ -1,0 +1,149 @@
+"""Which workers a request goes to."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from baton.block_hash import block_hashes
+from baton.errors import BatonError, ErrorCode
+from baton.types import Role, WorkerRef
+from gateway.config import Limits
+from gateway.pool import Pool
+from gateway.worker import Worker
+from gateway.worker_directory import WorkerDirectory
+
+logger = logging.getLogger(__name__)
+
+
+class Apart(NamedTuple):
+    """Prefill on one worker, decode on another."""
+
+    prefill: Worker
+    decode: Worker
+    cached_blocks: int  # leading prompt blocks that the prefill worker owns
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All that the plan occupies."""
+        return self.prefill, self.decode
+
+
+class Local(NamedTuple):
+    """Both on one worker."""
+
+    worker: Worker
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All that the plan occupies."""
+        return (self.worker,)
+
+
+class Decision(NamedTuple):
+    """A plan and, for the request's span, how it came about."""
+
+    plan: Apart | Local
+    chosen: str
+    why: str
+    runner_up: str  # "" when there was no choice
+
+
+class Router(ABC):
+    """The seam for routing policies."""
+
+    @abstractmethod
+    async def decide(self, token_ids: Sequence[int], full: Collection[WorkerRef] = ()) -> Decision:
+        """A plan for one prompt; called again when a chosen decode worker had no room.
+
+        Args:
+            token_ids: The prompt.
+            full: Decode workers that have just refused this request; taken only when there is no other.
+
+        Raises:
+            BatonError: UNAVAILABLE naming the role that is missing.
+        """
+
+
+class LongestPrefix(Router):
+    """The worker that owns most of the prompt's prefix; of equals, the one with the fewest requests from here."""
+
+    def __init__(self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits) -> None:
+        self._pool = pool
+        self._directory = directory
+        self._fingerprint = model_fingerprint
+        self._lookup_s = limits.prefix_lookup_s
+        self._slow = False  # as of the last look-up
+
+    async def decide(self, token_ids: Sequence[int], full: Collection[WorkerRef] = ()) -> Decision:
+        if not self._can_serve():
+            await self._pool.refresh()  # a worker may have registered since the last look
+        candidates = [worker for role in Role for worker in self._pool.workers(role)]
+        owned = await self._owned_blocks(token_ids, candidates)
+        # From here to the caller's `acquire` nothing else runs, so that equal requests spread.
+        prefill, decode, both = (self._rank(role, owned, full) for role in (Role.PREFILL, Role.DECODE, Role.AGGREGATED))
+        if prefill and decode:
+            return Decision(
+                plan=Apart(prefill[0], decode[0], owned.get(prefill[0].ref, 0)),
+                chosen=f"prefill {prefill[0].name}, decode {decode[0].name}",
+                why=f"{_describe(prefill[0], owned)}; {_describe(decode[0], owned)}",
+                runner_up="; ".join(_describe(ranked[1], owned) for ranked in (prefill, decode) if len(ranked) > 1),
+            )
+        if both:
+            return Decision(
+                plan=Local(both[0]),
+                chosen=f"aggregated {both[0].name}",
+                why=f"{_describe(both[0], owned)}; no pair of prefill and decode worker is registered",
+                runner_up=_describe(both[1], owned) if len(both) > 1 else "",
+            )
+        raise _missing(bool(prefill), bool(decode))
+
+    def _can_serve(self) -> bool:
+        workers = self._pool.workers
+        return bool(workers(Role.AGGREGATED) or (workers(Role.PREFILL) and workers(Role.DECODE)))
+
+    def _rank(self, role: Role, owned: dict[WorkerRef, int], full: Collection[WorkerRef]) -> list[Worker]:
+        def order(worker: Worker) -> tuple[bool, bool, int, int]:
+            return worker.ref in full, worker.avoided, -owned.get(worker.ref, 0), worker.in_flight
+
+        return sorted(self._pool.workers(role), key=order)
+
+    async def _owned_blocks(self, token_ids: Sequence[int], workers: Sequence[Worker]) -> dict[WorkerRef, int]:
+        """Hashes depend on the block size, so workers are asked about by block size; mostly there is one."""
+        by_block_size: dict[int, list[WorkerRef]] = {}
+        for worker in workers:
+            by_block_size.setdefault(worker.record.block_size, []).append(worker.ref)
+        owned: dict[WorkerRef, int] = {}
+        try:
+            async with asyncio.timeout(self._lookup_s):
+                for block_size, refs in by_block_size.items():
+                    hashes = block_hashes(self._fingerprint, token_ids, block_size)
+                    owned |= await self._directory.longest_prefixes(hashes, refs)
+        except TimeoutError:
+            if not self._slow:
+                logger.warning("prefix look-ups take over %g s and count as misses", self._lookup_s)
+            self._slow = True
+            return {}
+        self._slow = False
+        return owned
+
+
+def _describe(worker: Worker, owned: dict[WorkerRef, int]) -> str:
+    avoided = ", could not be reached lately" if worker.avoided else ""
+    return f"{worker.name} owns {owned.get(worker.ref, 0)} blocks, {worker.in_flight} in flight{avoided}"
+
+
+def _missing(has_prefill: bool, has_decode: bool) -> BatonError:
+    if has_prefill:
+        missing, found = "decode worker", "only prefill workers"
+    elif has_decode:
+        missing, found = "prefill worker", "only decode workers"
+    else:
+        missing, found = "prefill worker and no decode worker", "no workers at all"
+    return BatonError(
+        ErrorCode.UNAVAILABLE,
+        f"no {missing} is registered for this model ({found}); start one, or an aggregated worker, and send the "
+        "request again",
+        retry_after_s=1.0,
+    )

@@ -1,0 +1,116 @@
+"""The gRPC service for clients."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+from opentelemetry.util.types import AttributeValue
+
+from baton.errors import invalid
+from baton.model_spec import ModelSpec
+from baton.rpc import inference_pb2, inference_pb2_grpc
+from baton.telemetry.tracing import Tracing
+from gateway.answer import Answer
+from gateway.attempt import Tokens
+from gateway.orchestrator import Orchestrator
+from gateway.pool import Pool
+from gateway.request_trace import RequestTrace
+from gateway.text import TextCodec
+from gateway.validate import ValidatedRequest, Validator
+
+SERVICE_NAME = "baton.v1.Inference"
+
+
+class InferenceService(inference_pb2_grpc.InferenceServicer):
+    """Generate and ListModels for one served model."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        codec: TextCodec,
+        validator: Validator,
+        pool: Pool,
+        orchestrator: Orchestrator,
+        tracing: Tracing,
+    ) -> None:
+        self._spec = spec
+        self._codec = codec
+        self._validator = validator
+        self._pool = pool
+        self._orchestrator = orchestrator
+        self._tracing = tracing
+        self._running: set[str] = set()  # request ids
+
+    async def Generate(
+        self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Serves one request; errors of any kind are `BatonError`s with a status of the same name."""
+        trace = RequestTrace(self._tracing, context.invocation_metadata())
+        # A call that ends while this generator is suspended at a `yield` does not resume it; the callback still comes.
+        scope = ExitStack()
+        _when_done(context, scope.close)
+        with scope, _failures_in(trace):
+            scope.callback(trace.end)
+            checked = await self._validator.validate(request, self._max_model_len(), trace)
+            self._claim(checked.request_id, scope)
+            trace.set(_attributes(checked, self._spec.name, is_chat=request.WhichOneof("prompt") == "chat"))
+            run = self._orchestrator.start(checked, context.time_remaining(), trace)
+            scope.callback(run.cancel)
+            answer = Answer(checked, self._codec, trace)
+            async for event in run:
+                if isinstance(event, Tokens):
+                    response = answer.tokens(event)
+                    yield response
+                    if not answer.stopped:
+                        continue
+                    event = await run.stop()
+                last = answer.end(event)
+                trace.succeed()
+                scope.close()
+                yield last
+                return
+
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> inference_pb2.ListModelsResponse:
+        """The one served model."""
+        model = inference_pb2.Model(name=self._spec.name, max_model_len=self._max_model_len())
+        return inference_pb2.ListModelsResponse(models=[model])
+
+    def _max_model_len(self) -> int:
+        return self._pool.max_model_len(self._spec.max_position_embeddings)
+
+    def _claim(self, request_id: str, scope: ExitStack) -> None:
+        """Two running requests of one id could not be told apart in logs and traces."""
+        if request_id in self._running:
+            raise invalid(
+                f"request_id: got {request_id!r}, which a running request has; choose another or leave it empty"
+            )
+        self._running.add(request_id)
+        scope.callback(self._running.discard, request_id)
+
+
+def _when_done(context: Any, callback: Callable[[], None]) -> None:
+    """`Any`, because grpc-stubs declares a class where gRPC takes any function."""
+    context.add_done_callback(lambda _: callback())
+
+
+def _attributes(request: ValidatedRequest, model: str, is_chat: bool) -> dict[str, AttributeValue]:
+    """OpenTelemetry's semantic conventions for generative AI, and our own id."""
+    return {
+        "baton.request_id": request.request_id,
+        "gen_ai.operation.name": "chat" if is_chat else "text_completion",
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": request.sampling.max_tokens,
+        "gen_ai.request.temperature": request.sampling.temperature,
+    }
+
+
+@contextmanager
+def _failures_in(trace: RequestTrace) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        trace.fail(error)
+        raise

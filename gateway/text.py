@@ -1,0 +1,63 @@
+"""A model's tokenizer: text and chats to token ids, and detokenizers for answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from baton.errors import BatonError, ErrorCode, invalid
+from gateway.chat_template import load_chat_template
+from gateway.detokenizer import Detokenizer
+
+
+class TextCodec:
+    """What turns text into a model's tokens and back. Encoding is safe on any thread and lets the others run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja.
+
+        Raises:
+            BatonError: NOT_FOUND without a tokenizer.json, FAILED_PRECONDITION when it or the chat template is invalid.
+        """
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise BatonError(
+                ErrorCode.NOT_FOUND, f"no tokenizer.json in {folder}; give --model a folder with a fast tokenizer"
+            )
+        try:
+            self._tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+            self._template = load_chat_template(folder)
+        except BatonError:
+            raise
+        except Exception as error:  # tokenizers raises nothing more specific
+            raise BatonError(
+                ErrorCode.FAILED_PRECONDITION, f"cannot read the tokenizer in {folder}: {error}; fetch the model again"
+            ) from error
+        self._tokenizer.no_truncation()  # a prompt that is too long is refused, never cut
+        self._tokenizer.no_padding()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with what the model puts around one (such as a beginning-of-sequence token)."""
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat, up to where the assistant's answer begins.
+
+        Raises:
+            BatonError: INVALID_ARGUMENT when the model has no chat template or its template refuses the messages.
+        """
+        if self._template is None:
+            raise invalid(
+                "prompt.chat: got a chat, but the model has no chat template; send prompt.text or prompt.tokens"
+            )
+        return self._encode(self._template.render(messages), add_special_tokens=False)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        # Unlike `encode`, the batch call frees the interpreter lock: 1 MB stalled the loop for 0.5 s, now for 0.02 s.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def detokenizer(self, prompt_token_ids: Sequence[int]) -> Detokenizer:
+        """One for each answer."""
+        return Detokenizer(self._tokenizer, self._special_ids, prompt_token_ids)

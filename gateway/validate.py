@@ -1,0 +1,99 @@
+"""From a client's request to one that every worker can serve, or to an error that says what to change."""
+
+import uuid
+from dataclasses import dataclass
+
+from baton.errors import BatonError, ErrorCode, invalid
+from baton.model_spec import ModelSpec
+from baton.rpc import inference_pb2
+from baton.types import SamplingParams
+from gateway.prompt import encode_prompt
+from gateway.request_trace import RequestTrace
+from gateway.sampling_rules import check_ranges, resolve_sampling
+from gateway.text import TextCodec
+
+MAX_REQUEST_ID_CHARS = 128
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedRequest:
+    """A request with every default decided and every field in range."""
+
+    request_id: str  # the client's, or made here
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    stop_strings: tuple[str, ...]
+    include_stop_str_in_output: bool
+
+
+class Validator:
+    """Checks requests against one served model."""
+
+    def __init__(self, spec: ModelSpec, codec: TextCodec, max_message_mib: int) -> None:
+        self._spec = spec
+        self._codec = codec
+        self._max_message_mib = max_message_mib
+
+    async def validate(
+        self, request: inference_pb2.GenerateRequest, max_model_len: int, trace: RequestTrace
+    ) -> ValidatedRequest:
+        """`max_model_len` is what the workers can take today. Tokenizing is recorded in `trace`.
+
+        Raises:
+            BatonError: RESOURCE_EXHAUSTED (too big), NOT_FOUND (no such model) or INVALID_ARGUMENT.
+        """
+        self._check_size(request)
+        request_id = checked_request_id(request.request_id)
+        self._check_model(request.model)
+        check_ranges(request.sampling, self._spec.vocab_size)
+        with trace.child("gateway.tokenize") as span:
+            token_ids = await encode_prompt(request, self._codec, self._spec.vocab_size)
+            span.set_attribute("baton.prompt.kind", request.WhichOneof("prompt") or "none")
+            span.set_attribute("baton.prompt.tokens", len(token_ids))
+        if len(token_ids) >= max_model_len:
+            raise invalid(
+                f"prompt: got {len(token_ids)} tokens, expected at most {max_model_len - 1} (context {max_model_len} "
+                "minus 1 token of output); shorten the prompt"
+            )
+        return ValidatedRequest(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            sampling=resolve_sampling(request.sampling, self._spec, len(token_ids), max_model_len),
+            stop_strings=tuple(request.sampling.stop),
+            include_stop_str_in_output=request.sampling.include_stop_str_in_output,
+        )
+
+    def _check_size(self, request: inference_pb2.GenerateRequest) -> None:
+        size_bytes = request.ByteSize()
+        if size_bytes > self._max_message_mib * _MIB:
+            raise BatonError(
+                ErrorCode.RESOURCE_EXHAUSTED,
+                f"request is {size_bytes / _MIB:.1f} MiB, the limit is {self._max_message_mib} MiB; shorten the "
+                "prompt, send token ids, or raise --max-message-mib",
+            )
+
+    def _check_model(self, name: str) -> None:
+        """An empty name means the served model."""
+        if name and name != self._spec.name:
+            raise BatonError(
+                ErrorCode.NOT_FOUND,
+                f"model: got {name[:128]!r}, expected one of: {self._spec.name}; change model or leave it empty",
+            )
+
+
+def checked_request_id(request_id: str) -> str:
+    """The client's id, or a new one when it gave none.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT when it is too long or not printable.
+    """
+    if not request_id:
+        return uuid.uuid4().hex
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise invalid(
+            f"request_id: got {len(request_id)} characters, expected at most {MAX_REQUEST_ID_CHARS}; shorten it"
+        )
+    if not request_id.isprintable():
+        raise invalid(f"request_id: got {request_id!r}, expected printable characters only; change it")
+    return request_id

@@ -1,0 +1,32 @@
+"""Command line of a prefill worker: `python -m prefill_service --model FOLDER`."""
+
+import sys
+
+import grpc
+
+from baton.rpc import worker_pb2_grpc
+from baton.telemetry.tracing import Tracing
+from baton.types import Role, WorkerRef
+from baton.worker.options import parse_options
+from baton.worker.shell import run, run_worker
+from engine.client import EngineClient
+from engine.options import engine_config
+from prefill_service.servicer import SERVICE_NAME, PrefillServicer
+
+
+def main() -> int:
+    """The process's exit status."""
+    options = parse_options("prefill")
+
+    async def start_engine(worker: WorkerRef) -> EngineClient:
+        return await EngineClient.start(engine_config(options, Role.PREFILL, worker))
+
+    def add_service(engine: EngineClient, server: grpc.aio.Server, tracing: Tracing) -> None:
+        servicer = PrefillServicer(engine, tracing, options.name)
+        worker_pb2_grpc.add_PrefillWorkerServicer_to_server(servicer, server)
+
+    return run(run_worker(options, Role.PREFILL, SERVICE_NAME, start_engine, add_service))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

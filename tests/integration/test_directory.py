@@ -1,0 +1,265 @@
+"""The directory against a real redis-server: leases, ownership, and healing after outages, flushes and restarts."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import msgspec
+import pytest
+
+from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
+from baton.directory.reader import DirectoryReader
+from baton.directory.registrar import WorkerRegistrar
+from baton.errors import BatonError, ErrorCode
+from baton.types import Role, WorkerRef
+from tests.fakes.redis_server import RedisServer
+
+FINGERPRINT = "feedc0de"
+LEASE_S = 0.6
+HASHES = [bytes([i]) * 16 for i in range(8)]
+
+Register = Callable[..., WorkerRegistrar]
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(shared_server: RedisServer) -> RedisServer:
+    shared_server.start_if_stopped()
+    shared_server.client.flushall()
+    return shared_server
+
+
+@pytest.fixture
+async def reader(server: RedisServer) -> AsyncIterator[DirectoryReader]:
+    reader = DirectoryReader(server.url, FINGERPRINT)
+    yield reader
+    await reader.close()
+
+
+@pytest.fixture
+async def register(server: RedisServer) -> AsyncIterator[Register]:
+    registrars = []
+
+    def make(name: str = "d0", incarnation: str = "i0") -> WorkerRegistrar:
+        registrars.append(WorkerRegistrar(server.url, record_of(name, incarnation), LEASE_S))
+        return registrars[-1]
+
+    yield make
+    for registrar in registrars:
+        await registrar.close()
+
+
+def record_of(name: str, incarnation: str) -> WorkerRecord:
+    return WorkerRecord(WorkerRef(name, incarnation), Role.DECODE, "127.0.0.1:1", "m", FINGERPRINT, 16, 512, 100)
+
+
+async def crash(registrar: WorkerRegistrar) -> None:
+    """Ends the heartbeat without unregistering."""
+    task = registrar._task
+    assert task
+    while not task.done():  # redis-py may lose a cancellation
+        task.cancel()
+        await asyncio.wait([task], timeout=0.02)
+
+
+async def eventually(check: Callable[[], bool], within_s: float = 5.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+def owned(server: RedisServer, worker: WorkerRef) -> set[bytes]:
+    members = server.client.smembers(blocks_key(FINGERPRINT, worker))
+    assert isinstance(members, set)
+    return members
+
+
+async def test_workers_come_and_go(server: RedisServer, register: Register, reader: DirectoryReader) -> None:
+    assert await reader.workers() == []
+    first, second = register("p0"), register("d0")
+    await first.start()
+    await second.start()
+    assert await reader.workers() == [record_of("d0", "i0"), record_of("p0", "i0")]
+    await first.close()
+    await first.close()
+    assert await reader.workers() == [record_of("d0", "i0")]
+    await second.close()
+    assert server.client.keys() == []
+
+
+async def test_prefixes_are_counted_up_to_the_first_gap(register: Register, reader: DirectoryReader) -> None:
+    registrars = [register(f"w{i}") for i in range(3)]
+    for registrar, hashes in zip(registrars, (HASHES, [HASHES[0], HASHES[1], HASHES[3]], HASHES[1:]), strict=True):
+        await registrar.start()
+        registrar.update_blocks(hashes, [])
+    workers = [WorkerRef(f"w{i}", "i0") for i in range(3)]
+    unknown = WorkerRef("nobody", "i0")
+    await asyncio.sleep(0.1)
+    expected = {workers[0]: 8, workers[1]: 2, workers[2]: 0, unknown: 0}
+    assert await reader.longest_prefixes(HASHES, [*workers, unknown]) == expected
+    assert await reader.longest_prefixes([], workers) == dict.fromkeys(workers, 0)
+
+
+async def test_changes_are_applied_in_order(server: RedisServer, register: Register) -> None:
+    registrar = register()
+    await registrar.start()
+    for _ in range(20):
+        registrar.update_blocks(HASHES[:4], [])
+        registrar.update_blocks(HASHES[4:], HASHES[:2])
+        registrar.update_blocks(HASHES[:1], HASHES[4:])
+        await asyncio.sleep(0)
+    expected = {HASHES[0], HASHES[2], HASHES[3]}
+    await asyncio.sleep(0.1)
+    assert owned(server, WorkerRef("d0", "i0")) == expected
+
+
+async def test_a_large_cache_is_written_in_pieces(server: RedisServer, register: Register) -> None:
+    registrar = register()
+    hashes = [i.to_bytes(16, "little") for i in range(10_000)]
+    registrar.update_blocks(hashes, [])  # before the start
+    await registrar.start()
+    assert owned(server, WorkerRef("d0", "i0")) == set(hashes)
+    registrar.update_blocks([], hashes[1:])
+    await asyncio.sleep(0.1)
+    assert owned(server, WorkerRef("d0", "i0")) == {hashes[0]}
+
+
+async def test_the_lease_is_renewed_and_runs_out(
+    server: RedisServer, register: Register, reader: DirectoryReader
+) -> None:
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    await asyncio.sleep(2 * LEASE_S)
+    assert [record.worker.name for record in await reader.workers()] == ["d0"]
+    assert owned(server, WorkerRef("d0", "i0")) == set(HASHES)
+    await crash(registrar)
+    await asyncio.sleep(LEASE_S + 0.2)
+    assert owned(server, WorkerRef("d0", "i0")) == set()
+    assert await reader.workers() == []
+    assert server.client.smembers(workers_key(FINGERPRINT)) == set()  # the reader took the dead name off
+
+
+async def test_a_flush_is_healed(server: RedisServer, register: Register, reader: DirectoryReader) -> None:
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    await asyncio.sleep(0.1)
+    server.client.flushall()
+    await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES))
+    assert await reader.workers() == [record_of("d0", "i0")]
+
+
+async def test_a_partial_loss_is_healed(server: RedisServer, register: Register) -> None:
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    await asyncio.sleep(0.1)
+    server.client.srem(blocks_key(FINGERPRINT, WorkerRef("d0", "i0")), *HASHES[:3])
+    await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES))
+
+
+async def test_an_outage_is_survived_and_logged_once(
+    server: RedisServer, register: Register, reader: DirectoryReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES[:4], [])
+    await asyncio.sleep(0.1)
+    server.stop()
+    for _ in range(6):
+        registrar.update_blocks(HASHES[4:], HASHES[:1])  # neither waits nor fails
+        await asyncio.sleep(LEASE_S / 2)
+    with pytest.raises(BatonError) as raised:
+        await reader.workers()
+    assert raised.value.code is ErrorCode.UNAVAILABLE
+    assert await reader.longest_prefixes(HASHES, [WorkerRef("d0", "i0")]) == {}
+    server.start()
+    await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES[1:]))
+    assert await reader.workers() == [record_of("d0", "i0")]
+    by_logger = [entry.name.rpartition(".")[2] for entry in caplog.records if "does not answer" in entry.message]
+    assert sorted(by_logger) == ["reader", "registrar"]
+
+
+async def test_a_worker_starts_while_redis_is_down(server: RedisServer, register: Register) -> None:
+    server.stop()
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    server.start()
+    await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES))
+
+
+async def test_closing_while_redis_is_down_is_quick(server: RedisServer, register: Register) -> None:
+    registrar = register()
+    await registrar.start()
+    server.stop()
+    started_s = time.monotonic()
+    await registrar.close()
+    assert time.monotonic() - started_s < 4
+
+
+async def test_a_hung_redis_costs_a_second_at_most(reader: DirectoryReader) -> None:
+    with_nobody_answering = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    port = with_nobody_answering.sockets[0].getsockname()[1]
+    hung = DirectoryReader(f"redis://127.0.0.1:{port}/0", FINGERPRINT)
+    started_s = time.monotonic()
+    assert await hung.longest_prefixes(HASHES, [WorkerRef("d0", "i0")]) == {}
+    assert time.monotonic() - started_s < 3
+    await hung.close()
+    with_nobody_answering.close()
+
+
+async def test_a_cancelled_reader_stops_at_once(reader: DirectoryReader) -> None:
+    async def read_on() -> None:
+        while True:
+            await reader.longest_prefixes(HASHES, [WorkerRef("d0", "i0")])
+
+    for i in range(50):
+        task = asyncio.create_task(read_on())
+        await asyncio.sleep(0.001 + i * 0.0001)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=1)
+        assert done
+
+
+async def test_a_restart_under_the_same_name_owns_nothing(
+    server: RedisServer, register: Register, reader: DirectoryReader
+) -> None:
+    old = register("d0", "old")
+    await old.start()
+    old.update_blocks(HASHES, [])
+    await asyncio.sleep(0.1)
+    await crash(old)
+    new = register("d0", "new")
+    await new.start()
+    assert await reader.workers() == [record_of("d0", "new")]
+    assert await reader.longest_prefixes(HASHES, [WorkerRef("d0", "new")]) == {WorkerRef("d0", "new"): 0}
+    await old.close()  # a late good-bye of the old one leaves the new one's entry alone
+    assert await reader.workers() == [record_of("d0", "new")]
+    assert owned(server, WorkerRef("d0", "old")) == set()
+
+
+async def test_a_malformed_record_is_ignored(
+    server: RedisServer, register: Register, reader: DirectoryReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    await register().start()
+    server.client.sadd(workers_key(FINGERPRINT), "bad")
+    server.client.set(worker_key(FINGERPRINT, "bad"), msgspec.json.encode({"worker": 3}))
+    assert await reader.workers() == [record_of("d0", "i0")]
+    assert "malformed record of worker bad" in caplog.text
+
+
+def test_a_wrong_url_is_named() -> None:
+    with pytest.raises(BatonError, match="expected redis://") as raised:
+        DirectoryReader("localhost:6379", FINGERPRINT)
+    assert raised.value.code is ErrorCode.INVALID_ARGUMENT

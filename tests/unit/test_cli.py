@@ -1,0 +1,174 @@
+"""The command line without servers: help, options and their origins, errors, exit codes."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from baton.cli import checks, doctor, main, passthrough
+from baton.cli.app import app
+from baton.cli.checks import Result, Status
+from baton.config import StackOptions, resolve
+from baton.errors import BatonError
+
+COMMANDS = ["demo", "up", "generate", "fetch", "config", "doctor", "gateway", "prefill", "decode"]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("BATON_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("BATON_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fails(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return int(caught.value.code or 0)
+
+
+def test_help_lists_all_commands() -> None:
+    output = run("--help")
+    assert all(f" {command} " in output for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["demo", "up", "config"])
+def test_the_commands_of_the_stack_share_its_flags(command: str) -> None:
+    output = run(command, "--help")
+    for name in (
+        "--model",
+        "--aggregated",
+        "--prefill",
+        "--decode",
+        "--port",
+        "--dtype",
+        "--kv-cache-bytes",
+        "--lease-s",
+    ):
+        assert f"{name} " in output
+    assert "(default: 8080)" in output
+    assert "BATON_KV_CACHE_BYTES" in output
+
+
+@pytest.mark.parametrize("command", ["generate", "fetch", "doctor"])
+def test_the_other_commands_explain_themselves(command: str) -> None:
+    assert f"Usage: baton {command}" in run(command, "--help")
+
+
+def test_config_tells_each_value_and_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BATON_PREFILL", "3")
+    monkeypatch.setenv("BATON_PORT", "9000")
+    monkeypatch.setenv("BATON_AGGREGATED", "no")
+    shown = json.loads(run("config", "--json", "--port", "9001", "--num-threads", "2"))
+    options = shown["options"]
+    assert shown["cache_folder"] == str(tmp_path)
+    assert options["port"] == {"value": 9001, "source": "flag --port"}
+    assert options["prefill"] == {"value": 3, "source": "environment BATON_PREFILL"}
+    assert options["aggregated"] == {"value": False, "source": "environment BATON_AGGREGATED"}
+    assert options["num_threads"] == {"value": 2, "source": "flag --num-threads"}
+    assert options["dtype"] == {"value": "float32", "source": "default"}
+    assert list(options) == list(StackOptions.__dataclass_fields__)
+    table = run("config", "--no-aggregated")
+    assert "flag --aggregated" in table
+    assert "environment BATON_PREFILL" in table
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"BATON_PORT": "http"}, "got BATON_PORT='http', expected int"),
+        ({"BATON_AGGREGATED": "perhaps"}, "got BATON_AGGREGATED='perhaps', expected one of 1, true"),
+        ({"BATON_DTYPE": "int8"}, r"got --dtype int8, expected one of float32.*environment BATON_DTYPE"),
+        ({"BATON_PREFILL": "0"}, "got --prefill 0, expected at least 1"),
+        ({"BATON_PORT": "70000"}, "got --port 70000, expected 0 to 65535"),
+        ({"BATON_LEASE_S": "0"}, "got --lease-s 0.0, expected more than 0"),
+        ({"BATON_MAX_MODEL_LEN": "0"}, "got --max-model-len 0, expected at least 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(BatonError, match=message):
+        resolve({}, environment)
+
+
+def test_an_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert fails("up", "--model", "nosuch", "--port", "0") == 1
+    captured = capsys.readouterr()
+    models = tmp_path / "models"
+    expected = f"model 'nosuch' is not in {models} and is no folder; run `baton fetch nosuch` first"
+    assert captured.err == f"error: {expected}\n"
+
+
+def test_fetch_refuses_a_name_that_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails("fetch", "nosuch") == 1
+    assert capsys.readouterr().err.startswith("error: got model 'nosuch', expected smollm2-135m, a folder")
+
+
+def test_a_cache_folder_that_cannot_be_made_is_an_error_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "file"))
+    assert fails("fetch", "owner/name") == 1
+    assert capsys.readouterr().err.startswith("error: [Errno 20] Not a directory")
+
+
+def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails("nosuch") == 2
+    assert "No such command" in capsys.readouterr().err
+    assert fails("generate") == 2
+    assert "Missing argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("gateway", "gateway"), ("prefill", "prefill_service"), ("decode", "decode_service")]
+)
+@pytest.mark.parametrize("arguments", [["--help"], ["--port", "0", "--aggregated", "-x", "--a=b", "word"], []])
+def test_services_are_run_with_all_arguments(
+    monkeypatch: pytest.MonkeyPatch, command: str, module: str, arguments: list[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(passthrough.os, "execv", lambda *call: calls.append(call))
+    run(command, *arguments)
+    assert calls == [(sys.executable, [sys.executable, "-P", "-m", module, *arguments])]
+
+
+def test_doctor_fails_only_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, odd = Result(Status.OK, "good", "1.0"), Result(Status.WARN, "odd", "old", "update it")
+    monkeypatch.setattr(doctor, "ALL_CHECKS", [lambda: good, lambda: odd])
+    output = run("doctor")
+    assert "ok" in output
+    assert "update it" in output
+    bad = Result(Status.MISSING, "bad", "not installed", "install it")
+    monkeypatch.setattr(doctor, "ALL_CHECKS", [lambda: good, lambda: bad])
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "install it" in result.output
+
+
+def test_the_checks_report_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_version", lambda package: None)
+    monkeypatch.setattr(checks, "redis_server_binary", lambda: None)
+    monkeypatch.setattr(checks.shutil, "which", lambda name: None)
+    results = {result.name: result.status for result in (check() for check in checks.ALL_CHECKS)}
+    missing = {name for name, status in results.items() if status is Status.MISSING}
+    assert missing == {"torch", "NIXL", "redis-server"}
+    assert (results["triton"], results["model"], results["GPU"]) == (Status.WARN, Status.WARN, Status.OK)
+
+
+def test_a_broken_torch_does_not_break_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_version", lambda package: "2.0")
+    monkeypatch.setattr(checks.sys, "executable", "/bin/false")
+    result = checks.check_torch()
+    assert result.status is Status.MISSING
+    assert "does not import: exit code 1" in result.found

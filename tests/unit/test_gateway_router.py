@@ -1,0 +1,138 @@
+"""Routing by longest prefix, then load; and what is said when workers are missing."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from baton.block_hash import block_hashes
+from baton.directory.base import WorkerRecord
+from baton.errors import BatonError, ErrorCode
+from baton.types import Role, WorkerRef
+from gateway.config import Limits
+from gateway.router import Apart, Decision, Local, LongestPrefix
+from tests.fakes.workers import FakeDirectory
+
+PROMPT = list(range(100))
+
+
+@dataclass
+class StubWorker:
+    """What a router sees of a worker."""
+
+    name: str
+    role: Role
+    in_flight: int = 0
+    avoided: bool = False
+    block_size: int = 16
+
+    def __post_init__(self) -> None:
+        self.ref = WorkerRef(self.name, "1")
+        self.record = WorkerRecord(self.ref, self.role, "", "m", "f", self.block_size, 4096, 100)
+
+
+@dataclass
+class StubPool:
+    """A pool whose directory learns of `late` workers at a refresh."""
+
+    all: list[StubWorker]
+    late: list[StubWorker] = field(default_factory=list)
+
+    def workers(self, role: Role) -> list[StubWorker]:
+        return sorted((worker for worker in self.all if worker.role is role), key=lambda worker: worker.name)
+
+    async def refresh(self) -> None:
+        self.all += self.late
+
+
+async def decide(workers: list[StubWorker], owned: dict[str, int] | None = None, **options) -> Decision:
+    directory = FakeDirectory(
+        owned={WorkerRef(name, "1"): blocks for name, blocks in (owned or {}).items()},
+        down=options.get("down", False),
+        lookup_s=options.get("lookup_s", 0.0),
+    )
+    pool = StubPool(list(workers), options.get("late", []))
+    router = LongestPrefix(pool, directory, "f", Limits(prefix_lookup_s=0.05))
+    return await router.decide(PROMPT, {WorkerRef(name, "1") for name in options.get("full", ())})
+
+
+def names(decision: Decision) -> tuple[str, ...]:
+    return tuple(worker.name for worker in decision.plan.workers)
+
+
+P1, P2 = StubWorker("p1", Role.PREFILL), StubWorker("p2", Role.PREFILL)
+D1, D2 = StubWorker("d1", Role.DECODE), StubWorker("d2", Role.DECODE)
+A1, A2 = StubWorker("a1", Role.AGGREGATED), StubWorker("a2", Role.AGGREGATED, in_flight=1)
+
+
+async def test_longest_prefix_wins_over_load() -> None:
+    busy = StubWorker("p2", Role.PREFILL, in_flight=9)
+    decision = await decide([P1, busy, D1, D2], {"p2": 3, "p1": 2, "d2": 1})
+    assert names(decision) == ("p2", "d2")
+    assert isinstance(decision.plan, Apart)
+    assert decision.plan.cached_blocks == 3
+    assert decision.chosen == "prefill p2, decode d2"
+    assert "p2 owns 3 blocks, 9 in flight" in decision.why
+    assert decision.runner_up == "p1 owns 2 blocks, 0 in flight; d1 owns 0 blocks, 0 in flight"
+
+
+async def test_load_breaks_ties() -> None:
+    busy_prefill, busy_decode = StubWorker("p1", Role.PREFILL, in_flight=1), StubWorker("d1", Role.DECODE, in_flight=1)
+    assert names(await decide([busy_prefill, P2, busy_decode, D2], {"p1": 2, "p2": 2})) == ("p2", "d2")
+
+
+async def test_pair_goes_before_aggregated() -> None:
+    assert names(await decide([A1, P1, D1], {"a1": 6})) == ("p1", "d1")
+
+
+@pytest.mark.parametrize("extra", [[], [P1], [D1]])
+async def test_aggregated_serves_alone(extra: list[StubWorker]) -> None:
+    decision = await decide([A2, A1, *extra])
+    assert isinstance(decision.plan, Local)
+    assert names(decision) == ("a1",)
+    assert decision.runner_up.startswith("a2 owns 0 blocks, 1 in flight")
+
+
+@pytest.mark.parametrize(
+    ("workers", "message"),
+    [
+        ([], "no prefill worker and no decode worker is registered for this model (no workers at all)"),
+        ([P1], "no decode worker is registered for this model (only prefill workers)"),
+        ([D1], "no prefill worker is registered for this model (only decode workers)"),
+    ],
+)
+async def test_missing_roles(workers: list[StubWorker], message: str) -> None:
+    with pytest.raises(BatonError) as caught:
+        await decide(workers)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert caught.value.message.startswith(message)
+    assert caught.value.retry_after_s is not None
+
+
+async def test_worker_that_registered_just_now_is_found() -> None:
+    assert names(await decide([P1], late=[D1])) == ("p1", "d1")
+
+
+async def test_avoided_and_full_workers_come_last() -> None:
+    lost = StubWorker("p1", Role.PREFILL, avoided=True)
+    assert names(await decide([lost, P2, D1, D2], {"p1": 6, "d1": 6}, full=["d1"])) == ("p2", "d2")
+    assert names(await decide([lost, D1], full=["d1"])) == ("p1", "d1")
+
+
+@pytest.mark.parametrize("options", [{"down": True}, {"lookup_s": 5.0}])
+async def test_directory_trouble_is_a_miss(options: dict) -> None:
+    decision = await decide([P1, P2, D1], {"p2": 5}, **options)
+    assert names(decision) == ("p1", "d1")
+
+
+async def test_each_block_size_gets_its_own_hashes() -> None:
+    asked: list[tuple[int, list[str]]] = []
+
+    class Recorder(FakeDirectory):
+        async def longest_prefixes(self, hashes, workers):
+            asked.append((len(hashes), [worker.name for worker in workers]))
+            assert list(hashes) in [block_hashes("f", PROMPT, size) for size in (16, 32)]
+            return {}
+
+    large = StubWorker("d1", Role.DECODE, block_size=32)
+    await LongestPrefix(StubPool([P1, large]), Recorder(), "f", Limits()).decide(PROMPT)
+    assert asked == [(6, ["p1"]), (3, ["d1"])]
