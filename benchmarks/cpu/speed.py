@@ -39,8 +39,8 @@ def ours(folder: Path, dtype: str, threads: int, context: int) -> Generate:
         dtype=dtype,
         num_threads=threads,
         max_model_len=context,
-        cache=CacheConfig(kv_cache_bytes=4 << 30, enable_prefix_caching=False),
-        scheduler=SchedulerConfig(max_num_batched_tokens=1024),
+        cache=CacheConfig(kv_cache_bytes=6 << 30, enable_prefix_caching=False),
+        scheduler=SchedulerConfig(max_num_batched_tokens=8192),  # as transformers: one step for all prompts
     )
     role = LocalRole(EngineContext(config, events.extend))
 
@@ -134,7 +134,7 @@ def main() -> None:
     baseline = f"transformers {transformers.__version__} generate"
     lines = []
     for dtype in args.dtypes:
-        sides = [ours(folder, dtype, args.threads, 1024), theirs(folder, dtype)]
+        sides = [ours(folder, dtype, args.threads, 2048), theirs(folder, dtype)]
         for batch in (1, 8, 32):
             prompts = torch.randint(100, 40000, (batch, args.context), generator=generator).tolist()
             runs = measure(sides, prompts, args.tokens + 1, args.repeats)

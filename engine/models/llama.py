@@ -6,14 +6,14 @@ from torch import Tensor
 
 from baton.model_spec import ModelSpec
 from baton_kernels.attention import PagedBatch, paged_attention, write_kv
-from baton_kernels.layers import apply_rope, rms_norm, rope_table, silu_and_mul
+from baton_kernels.layers import apply_rope, rms_norm, rope_table
 from engine.models.base import Model
 from engine.models.linear import Linear
 from engine.models.weights import Weights
 
 
 class LlamaLayer:
-    """One transformer block; projections that share an input are fused into one product."""
+    """One transformer block; queries, keys and values come out of one product."""
 
     def __init__(self, spec: ModelSpec, weights: Weights, index: int) -> None:
         prefix = f"model.layers.{index}."
@@ -27,11 +27,12 @@ class LlamaLayer:
         qkv = [attention + name for name in ("q_proj", "k_proj", "v_proj")]
         self.qkv = weights.linear(qkv, bias=spec.attention_bias)
         self.out = weights.linear([attention + "o_proj"], bias=spec.attention_bias)
-        self.gate_up = weights.linear([mlp + "gate_proj", mlp + "up_proj"])
+        self.gate = weights.linear([mlp + "gate_proj"])
+        self.up = weights.linear([mlp + "up_proj"])
         self.down = weights.linear([mlp + "down_proj"])
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:
-        """[tokens, hidden] to [tokens, hidden]."""
+        """[tokens, hidden] to [tokens, hidden]; may overwrite `x`."""
         tokens = x.shape[0]
         qkv = self.qkv(rms_norm(x, self.input_norm, self.eps)).view(tokens, -1, self.head_dim)
         rotated = apply_rope(qkv[:, : self.heads + self.kv_heads], cos, sin)
@@ -39,8 +40,9 @@ class LlamaLayer:
         values = qkv[:, self.heads + self.kv_heads :]
         write_kv(pool, self.index, batch, torch.stack((keys, values)))
         attended = paged_attention(queries, pool, self.index, batch, self.scale)
-        x = x + self.out(attended.view(tokens, -1))
-        return x + self.down(silu_and_mul(self.gate_up(rms_norm(x, self.mlp_norm, self.eps))))
+        x = self.out.plus(attended.view(tokens, -1), x)
+        normed = rms_norm(x, self.mlp_norm, self.eps)
+        return self.down.plus(self.up.times(normed, self.gate.silu(normed)), x)
 
 
 class Llama(Model):

@@ -24,7 +24,7 @@ class SequenceSlice(NamedTuple):
 class DecodeGroup(NamedTuple):
     """Sequences with one new token each and about equal context, attended to in one call."""
 
-    tokens: Tensor  # [seqs] index into the flattened batch
+    tokens: Tensor | None  # [seqs] index into the flattened batch; None: the whole batch in its order
     rows: Tensor  # [2, seqs, kv_heads, blocks] rows of keys and values for layer 0
     mask: Tensor  # [seqs, 1, 1, blocks * block_size] True where attended
 
@@ -69,7 +69,7 @@ def plan_batch(sequences: Sequence[SequenceSlice], pool: Tensor) -> PagedBatch:
     key_rows = block_row * block_size + (slot % block_size)[:, None]
     write_rows = torch.stack((key_rows, key_rows + block_size)).to(pool.device)
     groups = tuple(
-        _decode_group(group, heads, kv_heads, layers, block_size, pool.device)
+        _decode_group(group, heads, len(slots), kv_heads, layers, block_size, pool.device)
         for group in _group_by_context(decodes, block_size)
     )
     return PagedBatch(write_rows, groups, tuple(prefills))
@@ -78,19 +78,20 @@ def plan_batch(sequences: Sequence[SequenceSlice], pool: Tensor) -> PagedBatch:
 def _group_by_context(
     decodes: list[tuple[int, SequenceSlice]], block_size: int
 ) -> list[list[tuple[int, SequenceSlice]]]:
-    """Groups within which padding to the longest at most doubles the work of the shortest."""
+    """Groups within which padding to the longest at most doubles the work of the shortest; in batch order where one."""
     groups: list[list[tuple[int, SequenceSlice]]] = []
     for item in sorted(decodes, key=lambda item: item[1].start):
         if groups and item[1].start // block_size <= 2 * (groups[-1][0][1].start // block_size) + 4:
             groups[-1].append(item)
         else:
             groups.append([item])
-    return groups
+    return groups if len(groups) > 1 else [decodes] if decodes else []
 
 
 def _decode_group(
     group: list[tuple[int, SequenceSlice]],
     heads: Tensor,
+    num_tokens: int,
     kv_heads: int,
     layers: int,
     block_size: int,
@@ -104,8 +105,9 @@ def _decode_group(
     rows = table[:, None, :] * (kv_heads * layers * 2) + heads[None, :, None]  # [seqs, kv_heads, blocks]
     last = torch.tensor([seq.start for _, seq in group])
     mask = torch.arange(num_blocks * block_size)[None, :] <= last[:, None]
+    tokens = [first for first, _ in group]
     return DecodeGroup(
-        torch.tensor([first for first, _ in group]).to(device),
+        None if tokens == list(range(num_tokens)) else torch.tensor(tokens).to(device),
         torch.stack((rows, rows + 1)).to(device),
         mask[:, None, None, :].to(device),
     )
@@ -158,14 +160,18 @@ def paged_attention(queries: Tensor, pool: Tensor, layer: int, batch: PagedBatch
     rows_view = pool.view(-1, block_size * head_dim)
     out = torch.empty_like(queries)
     for group in batch.decodes:
-        seqs = group.tokens.numel()
+        seqs = group.mask.shape[0]
         keys, values = rows_view.index_select(0, (group.rows + 2 * layer).flatten()).view(
             2, seqs, kv_heads, -1, head_dim
         )
         # One new token a sequence: the heads that share a KV head stand where query positions usually do.
-        q = queries.index_select(0, group.tokens).view(seqs, kv_heads, -1, head_dim)
-        o = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask, scale=scale)
-        out.index_copy_(0, group.tokens, o.reshape(seqs, -1, head_dim))
+        q = queries if group.tokens is None else queries.index_select(0, group.tokens)
+        o = F.scaled_dot_product_attention(
+            q.view(seqs, kv_heads, -1, head_dim), keys, values, attn_mask=group.mask, scale=scale
+        ).reshape(seqs, -1, head_dim)
+        if group.tokens is None:
+            return o
+        out.index_copy_(0, group.tokens, o)
     for part in batch.prefills:
         span = slice(part.first, part.first + part.num_tokens)
         keys, values = rows_view.index_select(0, (part.rows + 2 * layer).flatten()).view(2, kv_heads, -1, head_dim)[

@@ -12,7 +12,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x: [tokens, hidden]
         weight: [hidden]
     """
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    mean_square = norm.square_().div_(x.shape[-1]).add_(eps)
+    return (x * mean_square.rsqrt_()).to(x.dtype).mul_(weight)
 
 
 def rope_table(max_positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from baton_kernels.random import gumbel_noise, philox
-from baton_kernels.sampling import RowParams, apply_filters, apply_penalties, sample, top_logprobs
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -13,6 +11,9 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from baton_kernels.random import gumbel_noise, philox
+from baton_kernels.sampling import RowParams, apply_filters, apply_penalties, sample, top_logprobs
 
 VOCAB = 200
 

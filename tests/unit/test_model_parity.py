@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from baton_kernels.attention import SequenceSlice, plan_batch
 from transformers import AutoModelForCausalLM
 
 from baton.errors import BatonError, ErrorCode
 from baton.model_spec import load_model_spec
+from baton_kernels.attention import SequenceSlice, plan_batch
 from engine.models.registry import load_model
 
 TOLERANCE = 1e-4
