@@ -1,59 +1,68 @@
 """Matrix products with constant weights, fused with the element-wise step behind them where the device can."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Row counts for which oneDNN's blocked weights beat plain ones, by dtype (docs/log.md has the measurements).
-_PACKED_ROWS = {torch.float32: range(3, 65), torch.bfloat16: range(1, 65)}
+from baton_kernels import native
+
+_FEW_ROWS = 64  # up to here packed weights beat plain ones (docs/log.md)
 
 
 class Linear:
     """y = x W^T (+ b), and what may follow it.
 
-    On the CPU, weights are also kept in oneDNN's blocked form, which small batches read without repacking it in every
-    product, and with which an activation, a factor or a residual is applied while the output is still in registers.
-    That doubles the memory for weights.
+    On the CPU, weights without a bias are also kept packed, which doubles their memory: small batches then stream them
+    once without rearranging them in every product, and an activation, a factor or a residual is applied while the
+    output is still at hand. float32 is packed for our own kernel (with AVX-512), bfloat16 for oneDNN's.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """`weight`: [out, in]; `bias`: [out]."""
         self._weight = weight
         self._bias = bias
-        self._packed_rows = range(0)
-        if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
-            self._packed_rows = _PACKED_ROWS.get(weight.dtype, self._packed_rows)
-        if self._packed_rows:
+        self._few_rows: Callable[[Tensor, str, Tensor | None], Tensor] | None = None
+        if bias is None and native.linear_usable(weight):
+            self._packed = native.pack_linear(weight)
+            self._few_rows = self._native
+        elif bias is None and weight.device.type == "cpu" and weight.dtype is torch.bfloat16:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
+            self._few_rows = self._onednn
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        if x.shape[0] in self._packed_rows:
-            return self._fused(x, "none")
+        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+            return self._few_rows(x, "nothing", None)
         return F.linear(x, self._weight, self._bias)
 
     def silu(self, x: Tensor) -> Tensor:
         """silu(y)."""
-        if x.shape[0] in self._packed_rows:
-            return self._fused(x, "swish")
+        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+            return self._few_rows(x, "silu", None)
         return F.silu(F.linear(x, self._weight, self._bias), inplace=True)
 
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """y * factor; [rows, out] both. May overwrite `factor`."""
-        if x.shape[0] in self._packed_rows:
-            return self._fused_with(x, factor, "mul")
+        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+            return self._few_rows(x, "times", factor)
         return factor.mul_(F.linear(x, self._weight, self._bias))
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """y + residual; [rows, out] both. May overwrite `residual`."""
-        if x.shape[0] in self._packed_rows:
-            return self._fused_with(x, residual, "add")
+        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+            return self._few_rows(x, "plus", residual)
         return residual.add_(F.linear(x, self._weight, self._bias))
 
-    def _fused(self, x: Tensor, activation: str) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, activation, [], "")
-        return out
+    def _native(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
+        return native.linear(x, self._packed, follow_up, other)
 
-    def _fused_with(self, x: Tensor, other: Tensor, operation: str) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self._bias, operation)
+    def _onednn(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
+        product = torch.ops.mkldnn._linear_pointwise
+        out: Tensor
+        if other is None:
+            out = product(x, self._packed, None, {"nothing": "none", "silu": "swish"}[follow_up], [], "")
+        else:
+            out = product.binary(x, other, self._packed, None, {"times": "mul", "plus": "add"}[follow_up])
         return out

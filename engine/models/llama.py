@@ -1,12 +1,11 @@
 """The Llama family (Llama, SmolLM2): pre-norm blocks of grouped-query attention with rotary embedding, and SwiGLU."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from baton.model_spec import ModelSpec
-from baton_kernels.attention import PagedBatch, paged_attention, write_kv
-from baton_kernels.layers import apply_rope, rms_norm, rope_table
+from baton_kernels.attention import PagedBatch, paged_attention, rotate_and_write
+from baton_kernels.layers import rms_norm, rope_table
 from engine.models.base import Model
 from engine.models.linear import Linear
 from engine.models.weights import Weights
@@ -35,10 +34,7 @@ class LlamaLayer:
         """[tokens, hidden] to [tokens, hidden]; may overwrite `x`."""
         tokens = x.shape[0]
         qkv = self.qkv(rms_norm(x, self.input_norm, self.eps)).view(tokens, -1, self.head_dim)
-        rotated = apply_rope(qkv[:, : self.heads + self.kv_heads], cos, sin)
-        queries, keys = rotated[:, : self.heads], rotated[:, self.heads :]
-        values = qkv[:, self.heads + self.kv_heads :]
-        write_kv(pool, self.index, batch, torch.stack((keys, values)))
+        queries = rotate_and_write(qkv, cos, sin, pool, self.index, batch, self.heads)
         attended = paged_attention(queries, pool, self.index, batch, self.scale)
         x = self.out.plus(attended.view(tokens, -1), x)
         normed = rms_norm(x, self.mlp_norm, self.eps)
@@ -57,7 +53,7 @@ class Llama(Model):
         self._head = Linear(head)
         device, dtype = self._embedding.device, self._embedding.dtype
         cos, sin = rope_table(max_model_len, spec.head_dim, spec.rope_theta, device)
-        self._cos, self._sin = cos.to(dtype)[:, None], sin.to(dtype)[:, None]
+        self._cos, self._sin = cos.to(dtype), sin.to(dtype)
 
     def forward(self, token_ids: Tensor, positions: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:
         x = F.embedding(token_ids, self._embedding)

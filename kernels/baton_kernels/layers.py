@@ -1,20 +1,24 @@
-"""Element-wise parts of a transformer layer: the torch path."""
+"""Element-wise parts of a transformer layer: the torch path, with the compiled one in front where it was built."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from baton_kernels import native
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm over the last axis, accumulated in float32 (Zhang and Sennrich, 2019).
 
     Args:
-        x: [tokens, hidden]
+        x: [tokens, hidden], contiguous
         weight: [hidden]
     """
+    if native.usable(x):
+        return native.rms_norm(x, weight, eps)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     mean_square = norm.square_().div_(x.shape[-1]).add_(eps)
-    return (x * mean_square.rsqrt_()).to(x.dtype).mul_(weight)
+    normed: Tensor = (x * mean_square.rsqrt_()).to(x.dtype)
+    return normed.mul_(weight)
 
 
 def rope_table(max_positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -38,16 +42,3 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         cos, sin: [tokens, 1, head_dim] rows of `rope_table` in x's dtype
     """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
-
-
-def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """SwiGLU's element-wise part: silu of the first half times the second half.
-
-    Args:
-        gate_up: [tokens, 2 * intermediate]
-
-    Returns:
-        [tokens, intermediate]
-    """
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)

@@ -12,7 +12,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def reference(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention of the last tokens of one sequence; queries [new, heads, dim], keys and values [all, kv, dim]."""
+    """Causal attention of a sequence's last tokens; queries [new, heads, dim], keys and values [all, kv, dim]."""
     q, k, v = (x.double() for x in (queries, keys, values))
     k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
