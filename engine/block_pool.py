@@ -104,10 +104,6 @@ class BlockPool:
         for fence_id in [key for key, (until, _) in self._quarantine.items() if until <= now_unix_ns]:
             self.lift(fence_id)
 
-    def next_expiry_unix_ns(self) -> int | None:
-        """When the next quarantine ends."""
-        return min((until for until, _ in self._quarantine.values()), default=None)
-
     def take_changes(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Hashes stored and removed since the last call; a hash that was both ends up where it is now."""
         stored, removed = self._stored, self._removed

@@ -2,7 +2,11 @@
 
 import msgspec
 
+from baton.errors import invalid
 from baton.types import Role, WorkerRef
+
+_BLOCK_SIZES = range(8, 129, 8)
+_MAX_LEASE_S = 86_400.0  # keeps every deadline within the 64 bits that it travels in
 
 
 class CacheConfig(msgspec.Struct, frozen=True):
@@ -28,6 +32,10 @@ class LeaseConfig(msgspec.Struct, frozen=True):
     longest_write_s: float = 2.0
     clock_margin_s: float = 1.0
 
+    def quarantine_end_unix_ns(self, lease_deadline_unix_ns: int) -> int:
+        """When unfenced blocks of a grant are free again, by the clock that has set the deadline."""
+        return lease_deadline_unix_ns + int((self.longest_write_s + self.clock_margin_s) * 1e9)
+
 
 class EngineConfig(msgspec.Struct, frozen=True):
     """Everything an engine core needs to start."""
@@ -44,3 +52,50 @@ class EngineConfig(msgspec.Struct, frozen=True):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     lease: LeaseConfig = LeaseConfig()
+
+
+def check_config(config: EngineConfig) -> None:
+    """Passes when every request can make progress under `config`.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT naming the flags to change.
+    """
+    for problem in (_problem_with_steps(config), _problem_with_lease(config.lease)):
+        if problem:
+            raise invalid(problem)
+
+
+def _problem_with_steps(config: EngineConfig) -> str | None:
+    steps, block_size = config.scheduler, config.cache.block_size
+    if block_size not in _BLOCK_SIZES:
+        return f"--block-size: got {block_size}, expected a multiple of 8 from 8 to 128"
+    if steps.max_num_seqs < 1:
+        return f"--max-num-seqs: got {steps.max_num_seqs}, expected at least 1"
+    if steps.growth_reserve_blocks < 0:
+        return f"--growth-reserve-blocks: got {steps.growth_reserve_blocks}, expected at least 0"
+    if steps.max_num_batched_tokens < block_size:
+        return (
+            f"--max-num-batched-tokens: got {steps.max_num_batched_tokens}, expected at least {block_size} "
+            "(--block-size), since a prompt is computed in whole blocks; raise the first or lower the second"
+        )
+    if steps.max_num_batched_tokens < steps.max_num_seqs:
+        return (
+            f"--max-num-batched-tokens: got {steps.max_num_batched_tokens}, expected at least {steps.max_num_seqs} "
+            "(--max-num-seqs), so that each step has a token for every request; raise the first or lower the second"
+        )
+    if config.max_model_len is not None and config.max_model_len < 2:
+        return f"--max-model-len: got {config.max_model_len}, expected at least 2: a token in and a token out"
+    if config.num_threads is not None and config.num_threads < 1:
+        return f"--num-threads: got {config.num_threads}, expected at least 1; leave it out for torch's default"
+    return None
+
+
+def _problem_with_lease(lease: LeaseConfig) -> str | None:
+    for flag, value in (
+        ("--lease-s", lease.lease_s),
+        ("--longest-write-s", lease.longest_write_s),
+        ("--clock-margin-s", lease.clock_margin_s),
+    ):
+        if not 0 < value <= _MAX_LEASE_S:  # also for NaN
+            return f"{flag}: got {value:g}, expected seconds above 0 and at most {_MAX_LEASE_S:g}"
+    return None

@@ -7,9 +7,10 @@ from baton.block_hash import root_hash
 from baton.model_spec import ModelSpec, load_model_spec
 from baton.types import EngineStats, SamplingParams
 from engine.block_pool import BlockPool
-from engine.config import EngineConfig
+from engine.config import EngineConfig, check_config
 from engine.messages import CacheChanged, Event
 from engine.request import Request
+from engine.request_rules import problem_with_prompt, problem_with_sampling
 from engine.runner import ModelRunner
 from engine.scheduler.base import Scheduler
 from engine.scheduler.blocks import RequestBlocks
@@ -24,6 +25,7 @@ class EngineContext:
         Raises:
             BatonError: when the model cannot be served as configured; the message says what to change.
         """
+        check_config(config)
         self.config = config
         self.spec: ModelSpec = load_model_spec(config.model_path, config.model_name)
         self.max_model_len = min(
@@ -63,24 +65,9 @@ class EngineContext:
 
     def problem_with(self, prompt: tuple[int, ...], sampling: SamplingParams) -> str | None:
         """Why a request cannot be computed; what would break a step for everyone is caught here."""
-        vocab = self.spec.vocab_size
-        if not prompt:
-            return "prompt: got 0 tokens, expected at least 1"
-        if len(prompt) >= self.max_model_len:
-            return (
-                f"prompt: got {len(prompt)} tokens, expected at most {self.max_model_len - 1} "
-                f"(context {self.max_model_len} with room for one more); shorten it"
-            )
-        for name, ids in (
-            ("prompt", prompt),
-            ("stop_token_ids", sampling.stop_token_ids),
-            ("logit_bias", sampling.logit_bias),
-        ):
-            if any(not 0 <= token < vocab for token in ids):
-                return f"{name}: got a token id outside the vocabulary, expected 0 to {vocab - 1}"
-        if sampling.max_tokens < 1:
-            return f"max_tokens: got {sampling.max_tokens}, expected at least 1"
-        return None
+        return problem_with_prompt(prompt, self.spec.vocab_size, self.max_model_len) or problem_with_sampling(
+            sampling, self.spec.vocab_size
+        )
 
     def stats(self, scheduler: Scheduler, grants: int = 0, preemptions: int = 0, mismatches: int = 0) -> EngineStats:
         """A snapshot for the service."""

@@ -106,9 +106,9 @@ class GrantTable:
         if fenced:
             pool.release(granted)
         else:
-            lease = self._context.config.lease
-            margin_ns = int((lease.longest_write_s + lease.clock_margin_s) * 1e9)
-            pool.quarantine(entry.grant.grant_id, granted, entry.grant.lease_deadline_unix_ns + margin_ns)
+            deadline = entry.grant.lease_deadline_unix_ns
+            until = self._context.config.lease.quarantine_end_unix_ns(deadline)
+            pool.quarantine(entry.grant.grant_id, granted, until)
         request.block_ids = request.block_ids[: entry.num_hit_blocks]
         self._context.blocks.release(request)
 

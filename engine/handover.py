@@ -1,6 +1,7 @@
 """One request's hand-over on the prefill side: which blocks have travelled, and what happens when the last one has."""
 
 import time
+from typing import NamedTuple
 
 from baton.convert import encode_kv_ready
 from baton.types import ChunkDigest, Grant, KvReady, TransferStats
@@ -15,24 +16,29 @@ class LeaseOver(Exception):
     """The grant's lease has run out: nothing may be written any more."""
 
 
+class _Write(NamedTuple):
+    num_blocks: int
+    posted_unix_ns: int
+    posted_s: float  # on the monotonic clock
+
+
 class HandOver:
     """Writes a request's blocks as they are completed, then KvReady behind the last one.
 
     The last write is posted only when all earlier ones have ended, because a notification is ordered behind the data of
-    its own write alone. Whatever ends the request, its last event is held back until no write is under way: so
-    `Finished`, `Failed` and `Aborted` all say that this side has stopped.
+    its own write alone.
     """
 
     def __init__(self, context: EngineContext, sender: KVSender, request: Request, grant: Grant, peer_id: str) -> None:
         self.request = request
         self.grant = grant
         self.peer_id = peer_id
-        self.last_events: list[Event] = []  # set once, by whatever ends the request
+        self.last_events: list[Event] = []  # set once, by whatever ends the request; sent when no write is under way
         self._context = context
         self._sender = sender
         self._next_block = grant.first_block
         self._digests: list[ChunkDigest] = []
-        self._in_flight: dict[int, tuple[int, int]] = {}  # write id -> (blocks, posted unix ns)
+        self._in_flight: dict[int, _Write] = {}
         self._computed_unix_ns = 0
         self._post_ns = 0
         self._transfer_us = 0
@@ -43,6 +49,20 @@ class HandOver:
     def writing(self) -> bool:
         """Whether a write is under way."""
         return bool(self._in_flight)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a write is under way for longer than any may take."""
+        if not self._in_flight:
+            return False
+        lease = self._context.config.lease
+        oldest_s = min(write.posted_s for write in self._in_flight.values())
+        return time.monotonic() >= oldest_s + lease.longest_write_s + lease.clock_margin_s
+
+    @property
+    def has_more_to_write(self) -> bool:
+        """Whether a write is still to be posted."""
+        return not self.last_events and not self.ready_sent
 
     @property
     def write_ids(self) -> list[int]:
@@ -82,20 +102,24 @@ class HandOver:
         )
         self.ready_sent = True
 
-    def _post(self, end_block: int, end_token: int, first_token: int | None) -> None:
+    def _check_lease(self) -> None:
         if time.time_ns() >= self.grant.lease_deadline_unix_ns:
             raise LeaseOver
+
+    def _post(self, end_block: int, end_token: int, first_token: int | None) -> None:
+        self._check_lease()
         start_token = self._next_block * self._context.config.cache.block_size
         source = self.request.block_ids[self._next_block : end_block]
         digest = kv_digest(self._context.runner.pool, source, start_token, end_token - start_token)
         self._digests.append(ChunkDigest(start_token, end_token - start_token, digest))
         first = self.grant.first_block
         target = self.grant.block_ids[self._next_block - first : end_block - first]
-        posted_ns = time.time_ns()
+        posted_ns, posted_s = time.time_ns(), time.monotonic()
         notification = None if first_token is None else encode_kv_ready(self._kv_ready(first_token, posted_ns))
+        self._check_lease()  # again: digests of long chunks take a while
         write_id = self._sender.post(self.peer_id, source, target, notification)
         self._post_ns += time.time_ns() - posted_ns
-        self._in_flight[write_id] = (len(source), posted_ns)
+        self._in_flight[write_id] = _Write(len(source), posted_ns, posted_s)
         self._next_block = end_block
 
     def _kv_ready(self, first_token: int, sent_unix_ns: int) -> KvReady:
@@ -113,10 +137,11 @@ class HandOver:
 
     def write_ended(self, done: WriteDone) -> None:
         """Takes a write that has ended, well or badly."""
-        blocks, posted_ns = self._in_flight.pop(done.write_id)
-        num_bytes = blocks * self._context.runner.layout.block_bytes
+        write = self._in_flight.pop(done.write_id)
+        num_bytes = write.num_blocks * self._context.runner.layout.block_bytes
+        end_ns = write.posted_unix_ns + done.transfer_us * 1000
         self._transfer_us += done.transfer_us
-        self.request.writes.append(WriteSpan(posted_ns, posted_ns + done.transfer_us * 1000, blocks, num_bytes))
+        self.request.writes.append(WriteSpan(write.posted_unix_ns, end_ns, write.num_blocks, num_bytes))
 
     def stats(self) -> TransferStats:
         """What it cost; complete when all writes have ended."""

@@ -1,7 +1,8 @@
 """What a service and its engine core say to each other: msgpack-coded structs over one Unix socket, in batches.
 
-Every request is named by (request_id, epoch); the epoch names the attempt. The core answers each `AddLocal`,
-`AddPrefill` and admitted `Reserve` with exactly one of `Finished`, `Failed` or `Aborted`. Times are unix nanoseconds.
+Every request is named by (request_id, epoch); the epoch names the attempt. The core ends each `AddLocal`, `AddPrefill`
+and granted `Reserve` with exactly one of `Finished`, `Failed` or `Aborted`; a granted reservation that is released or
+aborted, before its KV has come or after, ends with `Aborted`. Times are unix nanoseconds.
 """
 
 import msgspec
@@ -46,7 +47,7 @@ class Reserve(Message, frozen=True, tag=True):
 
 
 class Release(Message, frozen=True, tag=True):
-    """Give a grant back, waiting or running. `fenced`: no remote write can touch its blocks any more."""
+    """Give a grant back, waiting or running, known or not. `fenced`: no remote write can touch its blocks any more."""
 
     grant_id: str
     fenced: bool
@@ -165,7 +166,7 @@ class Finished(Message, frozen=True, tag=True):
 
 
 class Failed(Message, frozen=True, tag=True):
-    """The request ended badly; all its blocks are released or in quarantine."""
+    """The request ended badly. Its blocks are released, in quarantine, or held until a write that hangs has ended."""
 
     request_id: str
     epoch: int
@@ -175,7 +176,7 @@ class Failed(Message, frozen=True, tag=True):
 
 
 class Aborted(Message, frozen=True, tag=True):
-    """`fenced`: no write of this attempt is or will be under way."""
+    """`fenced`: no write of this attempt is or will be under way, and none has failed, so none can land any more."""
 
     request_id: str
     epoch: int
@@ -189,7 +190,7 @@ class StatsReply(Message, frozen=True, tag=True):
 
 
 class CacheChanged(Message, frozen=True, tag=True):
-    """Block hashes that this worker's prefix cache gained and lost since the last one."""
+    """Block hashes that this worker's prefix cache gained and lost since the last one; none is in both lists."""
 
     stored: tuple[bytes, ...]
     removed: tuple[bytes, ...]

@@ -19,7 +19,7 @@ class PoolRegion(NamedTuple):
     address: int
     num_blocks: int
     block_bytes: int
-    device: str = "cpu"  # "cpu" or "cuda:N"
+    device: str = "cpu"  # "cpu", "cuda:N", or "cuda" for "cuda:0"
 
 
 class WriteDone(NamedTuple):
@@ -41,11 +41,15 @@ class KVSender(ABC):
     """Writes blocks of its own pool into granted blocks of peers' pools."""
 
     @abstractmethod
-    def connect(self, peer_id: str, endpoint: KvEndpoint) -> None:
-        """Learns a peer (worker name and incarnation joined) and prepares descriptor lists; a no-op when already known.
+    def connect(self, peer_id: str, endpoint: KvEndpoint) -> int:
+        """Learns a peer (worker name and incarnation joined) and prepares descriptor lists, unless it is known already.
+
+        Returns:
+            The number of blocks of the peer's pool: `post` to it takes destinations below that.
 
         Raises:
-            BatonError: FAILED_PRECONDITION when the endpoint's connector or block size does not fit this one's.
+            BatonError: FAILED_PRECONDITION when the endpoint's connector or block size does not fit this one's,
+                INVALID_ARGUMENT when it is garbled, UNAVAILABLE when the peer cannot be reached.
         """
 
     @abstractmethod
@@ -56,7 +60,10 @@ class KVSender(ABC):
 
         `notification` reaches the peer's `poll` after the blocks of this write are visible there. It is not ordered
         behind other writes: wait for those first. The source blocks must stay unchanged until the write has ended.
-        A dead peer shows up as a `WriteDone` with an error, not as an exception.
+        A dead peer shows up as a `WriteDone` with an error, not as an exception. A hung one may not show up at all.
+
+        Raises:
+            ValueError: the caller's mistake: a peer that is not connected, block ids that are not there.
         """
 
     @abstractmethod
@@ -65,7 +72,11 @@ class KVSender(ABC):
 
     @abstractmethod
     def disconnect(self, peer_id: str) -> None:
-        """Forgets a peer and releases what was prepared for it. Idempotent. No write to it may be in flight."""
+        """Forgets a peer, dead or alive, and releases what was prepared for it. Idempotent.
+
+        Raises:
+            ValueError: a write to it is in flight.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -44,11 +44,12 @@ class InprocSender(KVSender):
         self._write_ids = itertools.count()
         self._closed = False
 
-    def connect(self, peer_id: str, endpoint: KvEndpoint) -> None:
+    def connect(self, peer_id: str, endpoint: KvEndpoint) -> int:
         if self._closed:
             raise sender_closed()
         if peer_id not in self._peers:
             self._peers[peer_id] = read_endpoint(peer_id, endpoint, _CONNECTOR, _Metadata, self._pool.shape[1])
+        return self._peers[peer_id].num_blocks
 
     def post(
         self, peer_id: str, src_blocks: Sequence[int], dst_blocks: Sequence[int], notification: bytes | None = None

@@ -5,7 +5,6 @@ from baton.types import KvLayout
 
 _RELEASE = "run the same Baton release on both"
 _MODEL = "serve the same model on both"
-_TP = "start both with the same --tensor-parallel-size"
 
 # Causes before effects: another version may mean other fields, another model other shapes.
 _REMEDIES = {
@@ -17,8 +16,8 @@ _REMEDIES = {
     "head_dim": _MODEL,
     "dtype": "start both with the same --dtype",
     "block_size": "start both with the same --block-size",
-    "tp_size": _TP,
-    "tp_rank": "connect each prefill rank to the decode rank of its own number",
+    "tp_size": _RELEASE,  # this one has no tensor parallelism
+    "tp_rank": _RELEASE,
 }
 
 

@@ -5,11 +5,12 @@ pools of one host the copy runs inside `post`, on the caller's thread (5 ms for 
 """
 
 import itertools
+import logging
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,15 +21,18 @@ from kv_transfer.block_ids import check_write
 from kv_transfer.endpoint import PoolMetadata, not_connected, read_endpoint, sender_closed, writes_in_flight
 from kv_transfer.nixl_agent import NixlAgent
 
+logger = logging.getLogger(__name__)
+
 _CONNECTOR = "nixl"
+_Handle = TypeVar("_Handle", int, str)
 
 
 class _Metadata(PoolMetadata, frozen=True, kw_only=True):
     agent_metadata: Annotated[bytes, msgspec.Meta(max_length=2**20)]  # opaque, with the agent's name; 451 bytes seen
     checksum: int  # crc32 of agent_metadata, so that no garbled bytes reach NIXL's parser
-    address: int
+    address: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # NIXL takes ranges that wrap around 2**64
     memory: Literal["DRAM", "VRAM"]
-    device_id: int
+    device_id: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Peer(NamedTuple):
@@ -66,11 +70,14 @@ class NixlSender(KVSender):
         self._write_ids = itertools.count()
         self._closed = False
 
-    def connect(self, peer_id: str, endpoint: KvEndpoint) -> None:
+    def connect(self, peer_id: str, endpoint: KvEndpoint) -> int:
         if self._closed:
             raise sender_closed()
-        if peer_id in self._peers:
-            return
+        if peer_id not in self._peers:
+            self._peers[peer_id] = self._prepare(peer_id, endpoint)
+        return self._peers[peer_id].num_blocks
+
+    def _prepare(self, peer_id: str, endpoint: KvEndpoint) -> _Peer:
         metadata = read_endpoint(peer_id, endpoint, _CONNECTOR, _Metadata, self._region.block_bytes)
         if zlib.crc32(metadata.agent_metadata) != metadata.checksum:
             raise invalid(f"kv endpoint: got garbled NIXL metadata from peer {peer_id}; reserve again")
@@ -97,7 +104,7 @@ class NixlSender(KVSender):
                 f"kv endpoint: got {metadata.num_blocks} blocks at {metadata.address:#x} from peer {peer_id}, expected "
                 f"a range that it registered with NIXL ({error}); reserve again"
             ) from error
-        self._peers[peer_id] = _Peer(agent_name, prepared, metadata.num_blocks)
+        return _Peer(agent_name, prepared, metadata.num_blocks)
 
     def post(
         self, peer_id: str, src_blocks: Sequence[int], dst_blocks: Sequence[int], notification: bytes | None = None
@@ -135,8 +142,8 @@ class NixlSender(KVSender):
             raise writes_in_flight(peer_id, count)
         peer = self._peers.pop(peer_id, None)
         if peer is not None:
-            self._agent.release_prepared(peer.prepared)
-            self._agent.remove_peer(peer.agent_name)
+            self._give_back(self._agent.release_prepared, peer.prepared)
+            self._give_back(self._agent.remove_peer, peer.agent_name)
 
     def close(self) -> None:
         if self._closed:
@@ -152,9 +159,16 @@ class NixlSender(KVSender):
 
     def _end(self, write: _Write, error: str | None) -> None:
         write.done = WriteDone(write.write_id, error, (time.monotonic_ns() - write.posted_ns) // 1000)
-        if write.handle is not None:
-            self._agent.release_write(write.handle)
-            write.handle = None
+        handle, write.handle = write.handle, None
+        if handle is not None:
+            self._give_back(self._agent.release_write, handle)
+
+    def _give_back(self, release: Callable[[_Handle], None], handle: _Handle) -> None:
+        """Whatever NIXL says of a thing that is not needed any more is no reason to fail."""
+        try:
+            release(handle)
+        except self._agent.errors as error:
+            logger.warning("NIXL did not take %s(%s): %s", release.__name__, handle, error)
 
 
 class NixlReceiver(KVReceiver):

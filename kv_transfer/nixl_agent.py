@@ -34,7 +34,7 @@ class NixlAgent:
         self._nixl = _import_bindings()
         types: list[type] = [value for value in vars(self._nixl).values() if isinstance(value, type)]
         self.errors: tuple[type[Exception], ...] = (RuntimeError, *(t for t in types if issubclass(t, Exception)))
-        self.memory, self.device_id = _memory_of(region.device)
+        self.memory, self.device_id = memory_of(region.device)
         self._memory_types = {"DRAM": self._nixl.DRAM_SEG, "VRAM": self._nixl.VRAM_SEG}
         # Unique in each life: a peer that still knows the last one must not take this for it.
         self.name = f"{worker_name}/{uuid.uuid4().hex}"
@@ -117,14 +117,16 @@ class NixlAgent:
         self._agent = None
 
 
-def _memory_of(device: str) -> tuple[Literal["DRAM", "VRAM"], int]:
-    """NIXL's kind of memory and device number for "cpu" or "cuda:N"."""
+def memory_of(device: str) -> tuple[Literal["DRAM", "VRAM"], int]:
+    """NIXL's kind of memory and device number for "cpu", "cuda:N", or "cuda", which is "cuda:0"."""
     if device == "cpu":
         return "DRAM", 0
-    kind, _, number = device.partition(":")
-    if kind != "cuda" or not number.isdecimal():
-        raise invalid(f"kv pool device: got {device!r}, expected 'cpu' or 'cuda:N'; start with another --device")
-    return "VRAM", int(number)
+    kind, colon, number = device.partition(":")
+    if kind != "cuda" or (colon and not number.isdecimal()):
+        raise invalid(
+            f"kv pool device: got {device!r}, expected 'cpu', 'cuda' or 'cuda:N'; start with another --device"
+        )
+    return "VRAM", int(number or 0)
 
 
 def _import_bindings() -> Any:

@@ -1,12 +1,16 @@
 """The role seam: commands in, events out, and one step at a time; all on the engine core's one thread."""
 
+import logging
+import time
 from abc import ABC, abstractmethod
 
-from baton.errors import BatonError, ErrorCode
+from baton.errors import ErrorCode
 from baton.types import EngineStats
 from engine.context import EngineContext
-from engine.messages import Command, Failed
+from engine.messages import AddLocal, AddPrefill, Command, Failed, Refused, Reserve
 from engine.request import Request
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.001  # between looks at transfers while nothing can be computed
 IDLE_S = 0.2  # between looks at leases while nothing is under way
@@ -20,7 +24,7 @@ class EngineRole(ABC):
 
     @abstractmethod
     def handle(self, command: Command) -> None:
-        """Takes one command from the service; never raises for a bad one, but answers it with an event."""
+        """Takes one command from the service; never raises for a bad one, but answers it with an event, or logs it."""
 
     @abstractmethod
     def poll(self) -> None:
@@ -46,11 +50,15 @@ class EngineRole(ABC):
     def close(self) -> None:
         """Releases the connector. Idempotent."""
 
-    def unsupported(self, command: Command) -> BatonError:
-        """For commands that belong to another role: a fault of the service, not of a request."""
-        return BatonError(
-            ErrorCode.INTERNAL, f"a {self.context.config.role} engine got a {type(command).__name__} command"
-        )
+    def refuse(self, command: Command) -> None:
+        """Answers a command that belongs to another role: a fault of the service, which its other requests survive."""
+        message = f"a {self.context.config.role} engine got a {type(command).__name__} command"
+        logger.error(message)
+        if isinstance(command, AddLocal | AddPrefill):
+            request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+            self.fail(request, ErrorCode.INTERNAL, message, time.time_ns())
+        elif isinstance(command, Reserve):
+            self.context.emit(Refused(command.request_id, command.epoch, ErrorCode.INTERNAL, message))
 
     def fail(self, request: Request, code: ErrorCode, message: str, now_unix_ns: int) -> None:
         """Ends one request badly; its blocks are the caller's business."""

@@ -25,7 +25,7 @@ class LocalRole(EngineRole):
         elif isinstance(command, Abort):
             self._abort(command)
         else:
-            raise self.unsupported(command)
+            self.refuse(command)
 
     def _add(self, command: AddLocal) -> None:
         request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)

@@ -179,6 +179,9 @@ def paged_decode(
         .view(2, seqs, kv_heads, -1, head_dim)
     )
     mask = torch.arange(width * block_size, device=pool.device)[None, :] < contexts[:, None]
+    # What lies behind a context is somebody else's or nobody's, and a NaN times a weight of zero is still a NaN.
+    foreign = ~mask[:, None, :, None]
+    keys, values = keys.masked_fill(foreign, 0), values.masked_fill(foreign, 0)
     # One new token a sequence: the heads that share a KV head stand where query positions usually do.
     q = queries.index_select(0, tokens).view(seqs, kv_heads, -1, head_dim)
     o = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask[:, None, None, :], scale=scale)

@@ -15,6 +15,7 @@ from baton.errors import BatonError, ErrorCode
 from baton.types import KvEndpoint
 from kv_transfer.base import PoolRegion
 from kv_transfer.nixl import NixlReceiver, NixlSender
+from kv_transfer.nixl_agent import NixlAgent, memory_of
 
 POOL = np.zeros((8, 4096), dtype=np.uint8)
 REGION = PoolRegion(POOL.ctypes.data, 8, 4096)
@@ -48,7 +49,9 @@ def test_garbled_agent_metadata_never_reaches_nixl(sender: NixlSender, fields: d
         assert caught.value.code is ErrorCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("changes", [{"address": 4096}, {"num_blocks": 9}, {"memory": "VRAM"}, {"device_id": 3}])
+@pytest.mark.parametrize(
+    "changes", [{"address": 4096}, {"address": 2**63 - 4096}, {"num_blocks": 9}, {"memory": "VRAM"}, {"device_id": 3}]
+)
 def test_a_range_that_the_peer_did_not_register_is_refused(
     sender: NixlSender, fields: dict[str, Any], changes: dict[str, object]
 ) -> None:
@@ -58,11 +61,47 @@ def test_a_range_that_the_peer_did_not_register_is_refused(
     sender.connect("d#1", endpoint(fields))
 
 
-@pytest.mark.parametrize("device", ["tpu:0", "cuda", "cuda:x", ""])
+@pytest.mark.parametrize("changes", [{"address": -1}, {"address": 2**64 - 4096}, {"device_id": -1}, {"address": "0"}])
+def test_a_range_that_cannot_be_is_refused(
+    sender: NixlSender, fields: dict[str, Any], changes: dict[str, object]
+) -> None:
+    with pytest.raises(BatonError, match="metadata from peer d#1 that nixl cannot read") as caught:
+        sender.connect("d#1", endpoint(fields, **changes))
+    assert caught.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("device", ["tpu:0", "cuda:", "cuda:x", "cuda0", ""])
 def test_an_unknown_device_is_refused(device: str) -> None:
-    with pytest.raises(BatonError, match=r"kv pool device: got '.*', expected 'cpu' or 'cuda:N'") as caught:
+    with pytest.raises(BatonError, match=r"kv pool device: got '.*', expected 'cpu', 'cuda' or 'cuda:N'") as caught:
         NixlSender(REGION._replace(device=device), "prefill")
     assert caught.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("device", "memory"),
+    [("cpu", ("DRAM", 0)), ("cuda", ("VRAM", 0)), ("cuda:0", ("VRAM", 0)), ("cuda:3", ("VRAM", 3))],
+)
+def test_devices_have_torchs_names(device: str, memory: tuple[str, int]) -> None:
+    assert memory_of(device) == memory
+
+
+def test_what_nixl_does_not_take_back_is_no_reason_to_fail(
+    sender: NixlSender, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: NixlAgent, handle: object) -> None:
+        raise RuntimeError("NIXL_ERR_BACKEND")
+
+    sender.connect("d#1", endpoint(fields))
+    with monkeypatch.context() as patch:
+        for name in ("release_write", "release_prepared", "remove_peer"):
+            patch.setattr(NixlAgent, name, refuse)
+        sender.post("d#1", [0], [0])
+        deadline = time.monotonic() + 20
+        while not (ended := sender.poll()):
+            assert time.monotonic() < deadline
+        assert [done.error for done in ended] == [None]
+        sender.disconnect("d#1")
+    assert caplog.text.count("NIXL_ERR_BACKEND") == 3
 
 
 def test_every_life_of_a_worker_has_a_name_of_its_own() -> None:

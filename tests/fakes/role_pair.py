@@ -1,9 +1,12 @@
 """A prefill and a decode role in one process, joined by the in-process connector, and what tests ask of them."""
 
 import itertools
+import time
 from pathlib import Path
 
-from baton.types import Role, SamplingParams, WorkerRef
+import pytest
+
+from baton.types import KvEndpoint, Role, SamplingParams, WorkerRef
 from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig
 from engine.context import EngineContext
 from engine.messages import (
@@ -28,19 +31,28 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6)
 SEEDED = SamplingParams(temperature=0.9, top_p=0.95, seed=1234, max_tokens=6)
 
 
+DECODE_LEASE = LeaseConfig(lease_s=30.0, longest_write_s=0.05, clock_margin_s=0.05)
+PREFILL_LEASE = LeaseConfig(longest_write_s=5.0, clock_margin_s=0.05)
+
+
 def make_context(
-    folder: Path, role: Role, events: list[Event], blocks: int = 40, lease_s: float = 30.0
+    folder: Path,
+    role: Role,
+    events: list[Event],
+    blocks: int = 40,
+    lease: LeaseConfig = DECODE_LEASE,
+    incarnation: str = "life-1",
 ) -> EngineContext:
     block_bytes = 2 * 2 * 2 * BLOCK * 16 * 4  # kv heads, layers, keys and values, tokens, dim, float32
     config = EngineConfig(
         model_path=str(folder),
         role=role,
-        worker=WorkerRef(role.value, "life-1"),
+        worker=WorkerRef(role.value, incarnation),
         connector="inproc",
         max_model_len=128,
         cache=CacheConfig(block_size=BLOCK, kv_cache_bytes=blocks * block_bytes),
         scheduler=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
-        lease=LeaseConfig(lease_s=lease_s, longest_write_s=0.05, clock_margin_s=0.05),
+        lease=lease,
     )
     return EngineContext(config, events.extend)
 
@@ -50,17 +62,69 @@ def region(context: EngineContext) -> PoolRegion:
     return PoolRegion(pool.data_ptr(), pool.shape[0], context.runner.layout.block_bytes)
 
 
+class Clock:
+    """Moves both of the process's clocks forward without waiting."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ahead_ns = 0
+        time_ns, monotonic = time.time_ns, time.monotonic
+        monkeypatch.setattr(time, "time_ns", lambda: time_ns() + self._ahead_ns)
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + self._ahead_ns / 1e9)
+
+    def skip(self, seconds: float) -> None:
+        self._ahead_ns += int(seconds * 1e9)
+
+
+class RecordingSender(InprocSender):
+    """Keeps what was connected, disconnected and posted, by peer id."""
+
+    def __init__(self, context: EngineContext, network: InprocNetwork) -> None:
+        super().__init__(region(context), context.config.worker.name, network)
+        self.connected: list[str] = []
+        self.disconnected: list[str] = []
+        self.posted: list[str] = []
+
+    def connect(self, peer_id: str, endpoint: KvEndpoint) -> int:
+        if peer_id not in self._peers:
+            self.connected.append(peer_id)
+        return super().connect(peer_id, endpoint)
+
+    def disconnect(self, peer_id: str) -> None:
+        self.disconnected.append(peer_id)
+        super().disconnect(peer_id)
+
+    def post(self, peer_id: str, *args: object) -> int:
+        self.posted.append(peer_id)
+        return super().post(peer_id, *args)  # type: ignore[arg-type]
+
+
 class Pair:
     """One prefill and one decode role joined by a network that can fail."""
 
-    def __init__(self, folder: Path, decode_blocks: int = 40, lease_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        decode_blocks: int = 40,
+        lease_s: float = 30.0,
+        prefill_lease: LeaseConfig = PREFILL_LEASE,
+    ) -> None:
         self.network = InprocNetwork()
         self.prefill_events: list[Event] = []
         self.decode_events: list[Event] = []
-        prefill = make_context(folder, Role.PREFILL, self.prefill_events)
-        decode = make_context(folder, Role.DECODE, self.decode_events, decode_blocks, lease_s)
-        self.prefill = PrefillRole(prefill, InprocSender(region(prefill), "prefill", self.network))
-        self.decode = DecodeRole(decode, InprocReceiver(region(decode), "decode", self.network))
+        prefill = make_context(folder, Role.PREFILL, self.prefill_events, lease=prefill_lease)
+        self.sender = RecordingSender(prefill, self.network)
+        self.prefill = PrefillRole(prefill, self.sender)
+        self._folder = folder
+        self._decode_blocks = decode_blocks
+        self._lease = LeaseConfig(lease_s, DECODE_LEASE.longest_write_s, DECODE_LEASE.clock_margin_s)
+        self.start_decode("life-1")
+
+    def start_decode(self, incarnation: str) -> None:
+        """A decode worker under the same name, which knows nothing of an earlier one; that one is left as it is."""
+        context = make_context(
+            self._folder, Role.DECODE, self.decode_events, self._decode_blocks, self._lease, incarnation
+        )
+        self.decode = DecodeRole(context, InprocReceiver(region(context), "decode", self.network))
 
     def pump(self, rounds: int = 60) -> None:
         for _ in range(rounds):
@@ -75,11 +139,22 @@ class Pair:
 
     def start(self, name: str, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Granted:
         granted = self.reserve(name, prompt, sampling)
-        self.prefill.handle(AddPrefill(name, 1, prompt, sampling, granted.grant))
+        self.add_prefill(name, granted, prompt, sampling)
         return granted
+
+    def add_prefill(
+        self, name: str, granted: Granted, prompt: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY
+    ) -> None:
+        self.prefill.handle(AddPrefill(name, 1, prompt, sampling, granted.grant))
 
     def tokens(self, name: str) -> list[int]:
         return token_ids(self.prefill_events, name) + token_ids(self.decode_events, name)
+
+    def close(self) -> None:
+        """At the end of a test, which may have left requests open, but no block without an owner."""
+        for role in (self.prefill, self.decode):
+            assert role.check_integrity() == []
+            role.close()
 
     def assert_at_rest(self) -> None:
         """Nothing is held, nothing is lost."""

@@ -57,11 +57,19 @@ def test_writes_only_the_slots_of_the_new_tokens() -> None:
     assert {(b, layer, slot) for b, _, layer, _, slot, _ in changed.tolist()} == {(3, 2, 7), (1, 2, 0)}
 
 
-def test_nothing_beyond_the_context_is_attended_to() -> None:
-    pool = torch.randn(3, KV_HEADS, LAYERS, 2, 8, DIM)
-    batch = plan_batch([SequenceSlice(4, 1, [1]), SequenceSlice(11, 1, [0, 2])], pool)
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("junk", [1e4, torch.nan, torch.inf])
+def test_nothing_beyond_the_context_is_attended_to(
+    junk: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "usable", lambda tensor: False)
+    pool = torch.randn(4, KV_HEADS, LAYERS, 2, 8, DIM)
+    slices = [SequenceSlice(4, 1, [1]), SequenceSlice(11, 1, [3, 2])]
+    batch = plan_batch(slices, pool)
     queries = torch.randn(2, HEADS, DIM)
     before = paged_attention(queries, pool, 0, batch, 1.0)
-    pool[1, :, :, :, 5:] = 1e4
-    pool[2, :, :, :, 4:] = 1e4
+    pool[0] = junk  # nobody's, but what shorter tables are padded with
+    pool[1, :, :, :, 5:] = junk
+    pool[2, :, :, :, 4:] = junk
     assert torch.equal(before, paged_attention(queries, pool, 0, batch, 1.0))

@@ -1,0 +1,80 @@
+"""What a request must be for a step to compute it: the gateway has checked the same, but a worker trusts no caller.
+
+One request that raises within a step would end the step for all others, and with it the engine core.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from baton.types import SamplingParams
+
+MAX_LOGPROBS = 20
+_FLOAT32_MAX = 3.4028234663852886e38  # what the protocol's floats can say
+
+
+class _Range(NamedTuple):
+    field: str
+    expected: str
+    least: float
+    most: float
+    least_excluded: bool = False
+
+    def problem(self, value: float) -> str | None:
+        above = value > self.least if self.least_excluded else value >= self.least
+        if above and value <= self.most:  # neither holds for NaN
+            return None
+        return f"{self.field}: got {value:g}, expected {self.expected}"
+
+
+_FLOATS = (
+    _Range("temperature", "a finite number, 0 (greedy) or more", 0.0, _FLOAT32_MAX),
+    _Range("top_p", "above 0 and at most 1", 0.0, 1.0, least_excluded=True),
+    _Range("min_p", "0 to 1", 0.0, 1.0),
+    _Range("presence_penalty", "a finite number", -_FLOAT32_MAX, _FLOAT32_MAX),
+    _Range("frequency_penalty", "a finite number", -_FLOAT32_MAX, _FLOAT32_MAX),
+    _Range("repetition_penalty", "a finite number above 0", 0.0, _FLOAT32_MAX, least_excluded=True),
+)
+
+
+def problem_with_prompt(prompt: Sequence[int], vocab_size: int, max_model_len: int) -> str | None:
+    """Why a prompt cannot be computed, or None."""
+    if not prompt:
+        return "prompt: got 0 tokens, expected at least 1"
+    if len(prompt) >= max_model_len:
+        return (
+            f"prompt: got {len(prompt)} tokens, expected at most {max_model_len - 1} "
+            f"(context {max_model_len} with room for one more); shorten it"
+        )
+    return _outside_vocabulary("prompt", prompt, vocab_size)
+
+
+def problem_with_sampling(sampling: SamplingParams, vocab_size: int) -> str | None:
+    """Why no token can be drawn with these parameters, or None."""
+    problem = next(filter(None, (rule.problem(getattr(sampling, rule.field)) for rule in _FLOATS)), None)
+    if problem:
+        return problem
+    if sampling.top_k < 0:
+        return f"top_k: got {sampling.top_k}, expected 0 (all tokens) or more"
+    if not 0 <= sampling.seed < 2**64:
+        return f"seed: got {sampling.seed}, expected 0 to {2**64 - 1}"
+    if sampling.max_tokens < 1:
+        return f"max_tokens: got {sampling.max_tokens}, expected at least 1"
+    if sampling.min_tokens < 0:
+        return f"min_tokens: got {sampling.min_tokens}, expected at least 0"
+    most = min(MAX_LOGPROBS, vocab_size)
+    if sampling.num_logprobs is not None and not 0 <= sampling.num_logprobs <= most:
+        return f"logprobs: got {sampling.num_logprobs}, expected 0 to {most}; ask for fewer alternatives"
+    for token, bias in sampling.logit_bias.items():
+        if not math.isfinite(bias):
+            return f"logit_bias: got {bias:g} for token {token}, expected a finite number"
+    return _outside_vocabulary("stop_token_ids", sampling.stop_token_ids, vocab_size) or _outside_vocabulary(
+        "logit_bias", list(sampling.logit_bias), vocab_size
+    )
+
+
+def _outside_vocabulary(field: str, token_ids: Sequence[int], vocab_size: int) -> str | None:
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        return None
+    outside = next(token for token in token_ids if not 0 <= token < vocab_size)
+    return f"{field}: got token id {outside}, expected 0 to {vocab_size - 1} (the model's vocabulary)"
