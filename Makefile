@@ -2,25 +2,30 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# torch for this machine's CPU; on a GPU machine set TORCH= to keep the installed one.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Installed before Baton. On Linux the build of it in the usual index is made for CUDA and brings CUDA's libraries along, a
+# large download; for the small one: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'.
+# A GPU machine that has its own torch, 2.11 or newer, keeps it with: make TORCH= VENV_FLAGS=--system-site-packages.
 TORCH  ?= torch==2.13.0
+# For `python -m venv`, when .venv is made.
+VENV_FLAGS ?=
 
-.PHONY: demo test lint protos protos-check up bench-cpu bench-check clean
+.PHONY: demo test model lint protos protos-check up bench-cpu bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[worker,local]'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	$(if $(strip $(TORCH)),$(PIP) $(TORCH))
+	$(PIP) --editable '.[worker,local]'
 	touch $@
 
 $(BIN)/.installed-test: $(BIN)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[worker,local,test,lint]'
+	$(PIP) --editable '.[worker,local,test,lint]'
 	touch $@
 
 # Stubs come from an older grpcio-tools, so that every supported grpcio and protobuf can load them; see docs/adr/0003.
 .venv-protos/.installed:
-	$(PYTHON) -m venv .venv-protos
+	test -x .venv-protos/bin/python || $(PYTHON) -m venv .venv-protos
 	.venv-protos/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.80.0
 	touch $@
 
@@ -30,9 +35,12 @@ demo: $(BIN)/.installed
 up: $(BIN)/.installed
 	$(BIN)/baton up
 
-test: lint protos-check
-	$(BIN)/baton fetch smollm2-135m
+# In this order, but for `make -j`; pytest last.
+test: $(BIN)/.installed-test model lint protos-check
 	$(BIN)/python -m pytest
+
+model: $(BIN)/.installed
+	$(BIN)/baton fetch smollm2-135m
 
 lint: $(BIN)/.installed-test
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """The local stack's options: one frozen value, built from flags, BATON_* environment variables and defaults."""
 
 import dataclasses
+import math
 import os
 import typing
 from collections.abc import Mapping
@@ -48,14 +49,14 @@ class StackOptions:
         BatonError: INVALID_ARGUMENT naming the first value that is out of range.
         """
         at_least = {"prefill": 1, "decode": 1, "block_size": 1, "kv_cache_bytes": 1 << 20}
-        at_least |= {"max_model_len": 1, "max_num_batched_tokens": 1, "max_num_seqs": 1, "num_threads": 1}
+        at_least |= {"max_model_len": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1, "num_threads": 1}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise invalid(f"got {flag(name)} {value}, expected at least {least}")
-        for name in ("lease_s", "longest_write_s", "start_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise invalid(f"got {flag(name)} {getattr(self, name)}, expected more than 0")
+        for name in ("lease_s", "longest_write_s", "clock_margin_s", "start_timeout_s"):
+            if not 0 < getattr(self, name) < math.inf:  # not a number fails, too
+                raise invalid(f"got {flag(name)} {getattr(self, name)}, expected seconds above 0")
         if not 0 <= self.port <= 65535:
             raise invalid(f"got --port {self.port}, expected 0 to 65535")
         if self.dtype not in DTYPES:

@@ -1,6 +1,5 @@
 """A model folder's config.json, read in one place."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,17 @@ from typing import Any
 import msgspec
 
 from baton.errors import BatonError, ErrorCode
+from baton.model_fingerprint import fingerprint
+
+# Fields of config.json whose other values would silently give other tokens. Absent or null means the value here.
+_SERVED = {
+    "hidden_act": "silu",
+    "mlp_bias": False,
+    "partial_rotary_factor": 1.0,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+}
+_FULL_ATTENTION = "full_attention"
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -56,12 +66,7 @@ def load_model_spec(path: str | Path, name: str | None = None) -> ModelSpec:
 
 def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        raise BatonError(
-            ErrorCode.FAILED_PRECONDITION,
-            f"{folder / 'config.json'}: got rope_type = {rope_type!r}, expected 'default'; use an unscaled model",
-        )
+    _check_served(folder / "config.json", config, rope)
     heads = config["num_attention_heads"]
     generation_file = folder / "generation_config.json"
     generation = json.loads(generation_file.read_text()) if generation_file.is_file() else {}
@@ -88,19 +93,26 @@ def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
     )
 
 
-def fingerprint(folder: Path) -> str:
-    """SHA-256 (first 16 hex digits) over config.json, tokenizer.json and every weight file's name, size and header.
+def _check_served(config_file: Path, config: dict[str, Any], rope: dict[str, Any]) -> None:
+    """Refuses what no model code here computes."""
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type != "default":
+        raise _unserved(config_file, "rope_type", rope_type, "'default' (an unscaled model)")
+    for field, served in _SERVED.items():
+        for part in (config, rope):  # newer folders have partial_rotary_factor in the latter
+            if part.get(field) not in (None, served):
+                raise _unserved(config_file, field, part[field], repr(served))
+    window = config.get("sliding_window")
+    if window is not None and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]:
+        expected = f"none, or one of at least max_position_embeddings = {config['max_position_embeddings']}"
+        raise _unserved(config_file, "sliding_window", window, expected)
+    for layer_type in config.get("layer_types") or ():
+        if layer_type != _FULL_ATTENTION:
+            raise _unserved(config_file, "layer_types", layer_type, f"{_FULL_ATTENTION!r} in every layer")
 
-    A safetensors header lists all tensors with shapes and offsets, but not their values; `baton fetch` therefore leaves
-    a checksum of the weights beside them (SHA256SUMS), which is hashed too where present.
-    """
-    digest = hashlib.sha256()
-    for name in ("config.json", "tokenizer.json", "SHA256SUMS"):
-        file = folder / name
-        digest.update(name.encode() + b"\0" + (file.read_bytes() if file.is_file() else b"") + b"\0")
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as handle:
-            size = handle.read(8)
-            header = handle.read(min(int.from_bytes(size, "little"), 64 << 20))
-        digest.update(file.name.encode() + b"\0" + str(file.stat().st_size).encode() + b"\0" + header)
-    return digest.hexdigest()[:16]
+
+def _unserved(config_file: Path, field: str, got: Any, expected: str) -> BatonError:
+    return BatonError(
+        ErrorCode.FAILED_PRECONDITION,
+        f"{config_file}: got {field} = {got!r}, expected {expected}; this version cannot serve such a model",
+    )

@@ -23,6 +23,7 @@ class Answer:
         self._admitted: Admitted | None = None
         self._first_tokens_ns = 0
         self._num_output_tokens = 0
+        self._cached_tokens = 0
         self._recorded = False
 
     async def responses(self) -> AsyncIterator[worker_pb2.DecodeEvent]:
@@ -34,14 +35,15 @@ class Answer:
         async for event in self._stream:
             if isinstance(event, Failed):
                 self._spans.failed(event.code)
-                self._record(event.timeline, 0)
+                self._record(event.timeline)
                 raise BatonError(event.code, event.message)
             if isinstance(event, Aborted):
                 request_id, epoch = self._stream.key
                 message = f"request {request_id} (epoch {epoch}) was cancelled on its decode worker"
                 raise BatonError(ErrorCode.CANCELLED, message)
             if isinstance(event, Finished):
-                self._record(event.timeline, event.cached_tokens)
+                self._cached_tokens = event.cached_tokens
+                self._record(event.timeline)
             yield self._response(event)
 
     def call_ended(self) -> None:
@@ -51,7 +53,7 @@ class Answer:
             timeline = Timeline(self._opened_ns, self._opened_ns, self._first_tokens_ns, now)
         else:
             timeline = Timeline(self._opened_ns, 0, self._first_tokens_ns, now)
-        self._record(timeline, 0)
+        self._record(timeline)
 
     def _response(self, event: StreamEvent) -> worker_pb2.DecodeEvent:
         match event:
@@ -61,15 +63,7 @@ class Answer:
                 admitted = worker_pb2.Admitted(verify_us=event.verify_us, control_us=control_us)
                 return worker_pb2.DecodeEvent(admitted=admitted)
             case Tokens():
-                self._first_tokens_ns = self._first_tokens_ns or time.time_ns()
-                self._num_output_tokens = event.output_position + len(event.token_ids)
-                return worker_pb2.DecodeEvent(
-                    tokens=worker_pb2.DecodeTokens(
-                        output_position=event.output_position,
-                        token_ids=event.token_ids,
-                        logprobs=[logprobs_to_pb(logprobs) for logprobs in event.logprobs],
-                    )
-                )
+                return worker_pb2.DecodeEvent(tokens=self._tokens(event))
             case Finished():
                 finished = worker_pb2.DecodeFinished(
                     finish_reason=finish_to_pb(event.reason), cached_prompt_tokens=event.cached_tokens
@@ -78,7 +72,19 @@ class Answer:
             case _:
                 raise AssertionError(f"the engine core sent {type(event).__name__} to a Decode call")
 
-    def _record(self, timeline: Timeline, cached_tokens: int) -> None:
+    def _tokens(self, event: Tokens) -> worker_pb2.DecodeTokens:
+        tokens = worker_pb2.DecodeTokens(
+            output_position=event.output_position,
+            token_ids=event.token_ids,
+            logprobs=[logprobs_to_pb(logprobs) for logprobs in event.logprobs],
+        )
+        if not self._first_tokens_ns:
+            self._first_tokens_ns = time.time_ns()
+            self._cached_tokens = tokens.cached_prompt_tokens = event.cached_tokens
+        self._num_output_tokens = event.output_position + len(event.token_ids)
+        return tokens
+
+    def _record(self, timeline: Timeline) -> None:
         """Once. The spans follow one another: queue, then prefill.compute for a local prompt, then run."""
         if self._recorded:
             return
@@ -86,7 +92,7 @@ class Answer:
         first_token_ns = timeline.first_token_unix_ns or self._first_tokens_ns
         if self._is_local:
             self._spans.queue("decode", timeline)
-            self._spans.compute(timeline, cached_tokens)
+            self._spans.compute(timeline, self._cached_tokens)
             run_ns = first_token_ns
         elif self._admitted:
             self._record_hand_over(self._admitted)

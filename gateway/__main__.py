@@ -23,7 +23,7 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     """Exits with status 2 and a message when an option is missing or out of range."""
     defaults = GatewayConfig(model=Path())
     parser = argparse.ArgumentParser(prog="python -m gateway", description="Baton's gateway: the gRPC front.")
-    parser.add_argument("--model", type=Path, required=True, help="model folder (config.json and tokenizer.json)")
+    parser.add_argument("--model", type=Path, required=True, help="model folder, the same as the workers'")
     parser.add_argument("--model-name", help="what clients call the model; default: the folder's name")
     parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0 takes a free one (%(default)s)")

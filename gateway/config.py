@@ -8,7 +8,7 @@ from pathlib import Path
 class GatewayConfig:
     """What one gateway process was started with."""
 
-    model: Path  # a folder with config.json and tokenizer.json; weights are not read
+    model: Path  # the same model as the workers'; its weights count for the fingerprint, but are not loaded
     model_name: str | None = None  # None: the folder's name
     host: str = "127.0.0.1"
     port: int = 8080  # 0: a free one
@@ -24,8 +24,12 @@ class Limits:
 
     max_reserve_wait_s: float = 30.0  # for room on a decode worker, over all attempts
     reserve_timeout_s: float = 10.0  # for one answer to Reserve
-    cleanup_timeout_s: float = 1.0  # for CancelPrefill and Release, each
+    cleanup_timeout_s: float = 5.0  # for CancelPrefill and Release, each
     transfer_wait_s: float = 1.0  # for PrefillDone when all else is known
     poll_interval_s: float = 0.5  # between looks at the worker directory
+    # A worker that is not in the directory any more stays in use this long while it says that it serves: longer than
+    # workers take to register anew in a Redis that has come back empty (5 s / 3 between heartbeats).
+    unlisted_s: float = 5.0
+    health_timeout_s: float = 1.0  # for a worker's answer whether it serves
     avoid_s: float = 1.0  # after a worker could not be reached
     prefix_lookup_s: float = 0.25  # above this a look-up counts as a miss

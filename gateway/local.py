@@ -20,6 +20,7 @@ class LocalAttempt(Attempt):
         self._job = job
         self._worker = worker
         self._order = OutputOrder(emit)
+        self._cached_prompt_tokens = 0
         prompt = worker_pb2.LocalPrompt(prompt_token_ids=job.prompt_token_ids, sampling=job.sampling)
         self._stream = worker.decode.Decode(
             worker_pb2.DecodeRequest(request_id=job.request_id, epoch=EPOCH, local=prompt),
@@ -32,11 +33,13 @@ class LocalAttempt(Attempt):
             async for event in self._stream:
                 match event.WhichOneof("event"):
                     case "tokens":
+                        self._cached_prompt_tokens = self._cached_prompt_tokens or event.tokens.cached_prompt_tokens
                         self._order.add(event.tokens.output_position, event.tokens.token_ids, event.tokens.logprobs)
                     case "finished" if self._order.complete and event.finished.finish_reason:
                         reason = finish_from_pb(event.finished.finish_reason)
                         assert reason is not None
-                        return self._finished(reason, event.finished.cached_prompt_tokens)
+                        self._cached_prompt_tokens = event.finished.cached_prompt_tokens
+                        return self._finished(reason)
         except grpc.aio.AioRpcError as error:
             raise worker_error(error, self._worker, self._job.limits) from error
         raise BatonError(
@@ -47,11 +50,12 @@ class LocalAttempt(Attempt):
 
     async def stop(self) -> Finished:
         self._stream.cancel()
-        return self._finished(FinishReason.STOP, 0)
+        return self._finished(FinishReason.STOP)
 
     async def close(self) -> None:
         self._stream.cancel()
 
-    def _finished(self, reason: FinishReason, cached_prompt_tokens: int) -> Finished:
+    def _finished(self, reason: FinishReason) -> Finished:
         name = self._worker.name
-        return Finished(reason, cached_prompt_tokens, inference_pb2.HandOver(prefill_worker=name, decode_worker=name))
+        hand_over = inference_pb2.HandOver(prefill_worker=name, decode_worker=name)
+        return Finished(reason, self._cached_prompt_tokens, hand_over)

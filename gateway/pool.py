@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 
 from baton.directory.base import WorkerRecord
@@ -13,14 +14,21 @@ from gateway.worker_directory import WorkerDirectory
 
 logger = logging.getLogger(__name__)
 
+Key = tuple[WorkerRef, str]  # incarnation and address
+
 
 class Pool:
-    """Polls the directory. When that is down the workers known last stay in use."""
+    """Polls the directory. When that is down the workers known last stay in use, and when it has forgotten them, too.
+
+    An emptied Redis knows no worker until each has sent its next heartbeat. So a worker that is not listed any more is
+    asked whether it serves; one that unregisters says no before, and one that has died does not answer.
+    """
 
     def __init__(self, directory: WorkerDirectory, limits: Limits) -> None:
         self._directory = directory
         self._limits = limits
-        self._workers: dict[tuple[WorkerRef, str], Worker] = {}  # by incarnation and address
+        self._workers: dict[Key, Worker] = {}
+        self._unlisted_since: dict[Key, float] = {}  # of workers that serve without being in the directory
         self._dropped: set[Worker] = set()  # gone from the directory, still in use by a request
         self._closing: set[asyncio.Task[None]] = set()
         self._refreshing = asyncio.Lock()
@@ -40,7 +48,7 @@ class Pool:
                 # The reader reports outages in the log, once each.
                 logger.debug("keeping %d workers: %s", len(self._workers), error)
                 return
-            self._apply(records)
+            await self._apply(records)
 
     def workers(self, role: Role) -> list[Worker]:
         """The registered workers of one role, by name."""
@@ -79,17 +87,38 @@ class Pool:
             except Exception:
                 logger.exception("reading the worker directory failed; keeping the known workers")
 
-    def _apply(self, records: list[WorkerRecord]) -> None:
+    async def _apply(self, records: list[WorkerRecord]) -> None:
         found = {(record.worker, record.address): record for record in records}
-        for key in self._workers.keys() - found.keys():
+        for key in found.keys() - self._workers.keys():
+            logger.info("%s worker %s (%s) at %s", found[key].role, key[0].name, key[0].incarnation, key[1])
+            self._workers[key] = Worker(found[key])
+        unlisted = self._workers.keys() - found.keys()
+        # Another life of the same worker, or another worker at its address.
+        names, addresses = {ref.name for ref, _ in found}, {address for _, address in found}
+        replaced = {key for key in unlisted if key[0].name in names or key[1] in addresses}
+        self._drop(replaced)
+        kept = await self._still_serving(unlisted - replaced)
+        self._drop(unlisted - replaced - kept)
+        for ref, _ in kept - self._unlisted_since.keys():
+            message = "worker %s (%s) is not in the directory any more, but serves: kept for %g s"
+            logger.warning(message, ref.name, ref.incarnation, self._limits.unlisted_s)
+        now = time.monotonic()
+        self._unlisted_since = {key: self._unlisted_since.get(key, now) for key in kept}
+
+    async def _still_serving(self, unlisted: set[Key]) -> set[Key]:
+        """Those that say that they serve, for as long as the grace lasts."""
+        oldest = time.monotonic() - self._limits.unlisted_s
+        asked = [key for key in unlisted if self._unlisted_since.get(key, oldest) >= oldest]
+        answers = await asyncio.gather(*(self._workers[key].serves(self._limits.health_timeout_s) for key in asked))
+        return {key for key, serves in zip(asked, answers, strict=True) if serves}
+
+    def _drop(self, keys: Iterable[Key]) -> None:
+        for key in keys:
             worker = self._workers.pop(key)
             logger.info("worker %s (%s) is gone", worker.name, worker.ref.incarnation)
             self._dropped.add(worker)
             if worker.in_flight == 0:
                 self._close(worker)
-        for key in found.keys() - self._workers.keys():
-            logger.info("%s worker %s (%s) at %s", found[key].role, key[0].name, key[0].incarnation, key[1])
-            self._workers[key] = Worker(found[key])
 
     def _close(self, worker: Worker) -> None:
         self._dropped.discard(worker)

@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from baton.block_hash import block_hashes
-from baton.errors import BatonError, ErrorCode
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
+from gateway.no_route import no_route
 from gateway.pool import Pool
+from gateway.ranking import Ranking, kv_formats
 from gateway.worker import Worker
 from gateway.worker_directory import WorkerDirectory
 
@@ -62,12 +63,15 @@ class Router(ABC):
             full: Decode workers that have just refused this request; taken only when there is no other.
 
         Raises:
-            BatonError: UNAVAILABLE naming the role that is missing.
+            BatonError: UNAVAILABLE naming the role that is missing, or the workers that cannot exchange KV.
         """
 
 
 class LongestPrefix(Router):
-    """The worker that owns most of the prompt's prefix; of equals, the one with the fewest requests from here."""
+    """The worker that owns most of the prompt's prefix; of equals, the one with the fewest requests from here.
+
+    A pair is always of one KV format (`WorkerRecord.kv_format`): others would fail once decode has reserved.
+    """
 
     def __init__(self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits) -> None:
         self._pool = pool
@@ -82,8 +86,10 @@ class LongestPrefix(Router):
         candidates = [worker for role in Role for worker in self._pool.workers(role)]
         owned = await self._owned_blocks(token_ids, candidates)
         # From here to the caller's `acquire` nothing else runs, so that equal requests spread.
-        prefill, decode, both = (self._rank(role, owned, full) for role in (Role.PREFILL, Role.DECODE, Role.AGGREGATED))
-        if prefill and decode:
+        ranking = Ranking(owned, full)
+        prefill, decode = ranking.best_pairing(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE))
+        both = ranking.rank(self._pool.workers(Role.AGGREGATED))
+        if prefill:
             return Decision(
                 plan=Apart(prefill[0], decode[0], owned.get(prefill[0].ref, 0)),
                 chosen=f"prefill {prefill[0].name}, decode {decode[0].name}",
@@ -94,20 +100,14 @@ class LongestPrefix(Router):
             return Decision(
                 plan=Local(both[0]),
                 chosen=f"aggregated {both[0].name}",
-                why=f"{_describe(both[0], owned)}; no pair of prefill and decode worker is registered",
+                why=f"{_describe(both[0], owned)}; no prefill and decode worker that can exchange KV are registered",
                 runner_up=_describe(both[1], owned) if len(both) > 1 else "",
             )
-        raise _missing(bool(prefill), bool(decode))
+        raise no_route(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE))
 
     def _can_serve(self) -> bool:
         workers = self._pool.workers
-        return bool(workers(Role.AGGREGATED) or (workers(Role.PREFILL) and workers(Role.DECODE)))
-
-    def _rank(self, role: Role, owned: dict[WorkerRef, int], full: Collection[WorkerRef]) -> list[Worker]:
-        def order(worker: Worker) -> tuple[bool, bool, int, int]:
-            return worker.ref in full, worker.avoided, -owned.get(worker.ref, 0), worker.in_flight
-
-        return sorted(self._pool.workers(role), key=order)
+        return bool(workers(Role.AGGREGATED) or kv_formats(workers(Role.PREFILL)) & kv_formats(workers(Role.DECODE)))
 
     async def _owned_blocks(self, token_ids: Sequence[int], workers: Sequence[Worker]) -> dict[WorkerRef, int]:
         """Hashes depend on the block size, so workers are asked about by block size; mostly there is one."""
@@ -132,18 +132,3 @@ class LongestPrefix(Router):
 def _describe(worker: Worker, owned: dict[WorkerRef, int]) -> str:
     avoided = ", could not be reached lately" if worker.avoided else ""
     return f"{worker.name} owns {owned.get(worker.ref, 0)} blocks, {worker.in_flight} in flight{avoided}"
-
-
-def _missing(has_prefill: bool, has_decode: bool) -> BatonError:
-    if has_prefill:
-        missing, found = "decode worker", "only prefill workers"
-    elif has_decode:
-        missing, found = "prefill worker", "only decode workers"
-    else:
-        missing, found = "prefill worker and no decode worker", "no workers at all"
-    return BatonError(
-        ErrorCode.UNAVAILABLE,
-        f"no {missing} is registered for this model ({found}); start one, or an aggregated worker, and send the "
-        "request again",
-        retry_after_s=1.0,
-    )

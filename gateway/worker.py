@@ -3,20 +3,12 @@
 import time
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.directory.base import WorkerRecord
 from baton.grpc_util.server import CHANNEL_OPTIONS
 from baton.rpc import worker_pb2_grpc
 from baton.types import WorkerRef
-
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    *CHANNEL_OPTIONS,
-    # A worker that comes back is used within seconds; a new incarnation shares no connection state with the old one.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 class Worker:
@@ -25,12 +17,13 @@ class Worker:
     def __init__(self, record: WorkerRecord) -> None:
         self.record = record
         self.in_flight = 0  # requests of this gateway, clean-up included
-        self._channel = grpc.aio.insecure_channel(record.address, options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(record.address, options=CHANNEL_OPTIONS)
         self._channel.get_state(try_to_connect=True)
         self._avoid_until = 0.0
         self._failed_while_connected = False
         self.prefill = worker_pb2_grpc.PrefillWorkerStub(self._channel)
         self.decode = worker_pb2_grpc.DecodeWorkerStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
 
     @property
     def ref(self) -> WorkerRef:
@@ -55,6 +48,14 @@ class Worker:
         self._avoid_until = time.monotonic() + seconds
         state = self._channel.get_state(try_to_connect=True)
         self._failed_while_connected = state is grpc.ChannelConnectivity.READY
+
+    async def serves(self, timeout_s: float) -> bool:
+        """Whether it says so itself; False too when it does not answer in time."""
+        try:
+            answer = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def close(self) -> None:
         """Cancels what still runs on the channel."""

@@ -15,6 +15,7 @@ from engine.client import EngineClient
 from engine.event_stream import AttemptKey, EventStream
 from engine.messages import Abort, Aborted, AddPrefill, Failed, Finished, Tokens
 from engine.spans import AttemptSpans
+from prefill_service.call_spans import CallSpans
 
 SERVICE_NAME = "baton.v1.PrefillWorker"
 _CANCELLED_KEPT = 10_000
@@ -34,23 +35,29 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
         self, request: worker_pb2.PrefillRequest, context: Context
     ) -> AsyncIterator[worker_pb2.PrefillEvent]:
         """The first token as soon as it is drawn, then how the hand-over went."""
-        spans = AttemptSpans(self._tracing, context.invocation_metadata(), self._worker_name)
+        spans = CallSpans(AttemptSpans(self._tracing, context.invocation_metadata(), self._worker_name))
         command = _command(request)
         if (request.request_id, request.epoch) in self._cancelled:
             raise _cancelled(request)  # overtaken by its CancelPrefill, which has promised that nothing is written
         stream = self._engine.submit(command)
-        when_done(context, lambda: self._abort_unless_over(stream))
+
+        def ended() -> None:
+            if not stream.over:
+                self._engine.send(Abort(*stream.key))
+            spans.call_ended()
+
+        when_done(context, ended)
         async for event in stream:
             match event:
                 case Tokens():
+                    spans.first_token(event)
                     yield worker_pb2.PrefillEvent(first_token=_first_token(event, stream))
                 case Finished():
-                    _record(spans, event)
+                    spans.core_ended(event)
                     done = worker_pb2.PrefillDone(transfer=transfer_to_pb(event.transfer or TransferStats()))
                     yield worker_pb2.PrefillEvent(done=done)
                 case Failed():
-                    spans.failed(event.code)
-                    _record(spans, event)
+                    spans.core_ended(event)
                     raise BatonError(event.code, event.message)
                 case Aborted():
                     raise _cancelled(request)
@@ -66,10 +73,6 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
             del self._cancelled[next(iter(self._cancelled))]
         aborted = await self._engine.abort(request.request_id, request.epoch)
         return worker_pb2.CancelPrefillResponse(fenced=aborted.fenced)
-
-    def _abort_unless_over(self, stream: EventStream) -> None:
-        if not stream.over:
-            self._engine.send(Abort(*stream.key))
 
 
 def _cancelled(request: worker_pb2.PrefillRequest) -> BatonError:
@@ -105,10 +108,3 @@ def _first_token(event: Tokens, stream: EventStream) -> worker_pb2.FirstToken:
         finish_reason=finish_to_pb(reason),
         cached_prompt_tokens=event.cached_tokens,
     )
-
-
-def _record(spans: AttemptSpans, end: Finished | Failed) -> None:
-    finished = end if isinstance(end, Finished) else None
-    spans.queue("prefill", end.timeline)
-    spans.compute(end.timeline, finished.cached_tokens if finished else 0)
-    spans.transfer(end.timeline, finished.transfer if finished else None)

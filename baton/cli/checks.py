@@ -18,7 +18,8 @@ from baton.local.ports import check_port_free
 _SUBPROCESS_TIMEOUT_S = 120
 _SHM_MIN_BYTES = 256 << 20
 _MIN_PYTHON = (3, 11)
-_NIXL_PACKAGES = ("nixl-cu12", "nixl-cu13", "nixl")
+_NIXL_PACKAGES = ("nixl-cu12", "nixl-cu13", "nixl")  # the last one picks one of the others
+NIXL_VERSION = "1.5.1"  # as pinned in pyproject.toml: Baton calls bindings that change between releases
 
 
 class Status(enum.StrEnum):
@@ -67,17 +68,20 @@ def check_triton() -> Result:
 
 
 def check_nixl() -> Result:
-    """At least one build of NIXL, and importable."""
+    """Any build of NIXL, of the release that Baton was made for, and importable."""
     found = {name: version for name in _NIXL_PACKAGES if (version := _version(name)) is not None}
-    builds = [name for name in found if name != "nixl"]
-    text = ", ".join(f"{name} {version}" for name, version in found.items()) or "not installed"
-    if not builds:
-        advice = "pip install nixl-cu12 (or nixl-cu13 for CUDA 13); without it use --connector inproc or --aggregated"
-        return Result(Status.MISSING, "NIXL", text, advice)
-    module = builds[0].replace("-", "_")
-    worked, output = _run([sys.executable, "-c", f"import {module}"])
-    if not worked:
-        return Result(Status.MISSING, "NIXL", f"{text}, does not import: {output}", f"reinstall {builds[0]}")
+    install = f"pip install nixl-cu12=={NIXL_VERSION} (nixl-cu13=={NIXL_VERSION} with a torch for CUDA 13)"
+    if not found:
+        advice = f"{install}; without it only --aggregated works"
+        return Result(Status.MISSING, "NIXL", "not installed", advice)
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    if any(version != NIXL_VERSION for version in found.values()):
+        return Result(Status.MISSING, "NIXL", f"{text}; expected {NIXL_VERSION}", install)
+    modules = [name.replace("-", "_") for name in found]
+    outcomes = [_run([sys.executable, "-c", f"import {module}._bindings"]) for module in modules]
+    if not any(worked for worked, _ in outcomes):
+        problem = f"{text}, does not import: {outcomes[0][1]}"
+        return Result(Status.MISSING, "NIXL", problem, f"reinstall {next(iter(found))}")
     return Result(Status.OK, "NIXL", text)
 
 

@@ -16,6 +16,12 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     block_size: int
     max_model_len: int
     num_blocks: int
+    kv_dtype: str = ""  # of its KV pool; "" from a worker that is too old to say
+
+    @property
+    def kv_format(self) -> tuple[int, str]:
+        """Block size and dtype: only workers with the same two can exchange KV."""
+        return self.block_size, self.kv_dtype
 
 
 def workers_key(model_fingerprint: str) -> str:

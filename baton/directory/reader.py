@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _record_decoder = msgspec.json.Decoder(WorkerRecord)
 
+# Takes a name off the list, unless its worker has registered since the reader looked.
+_REMOVE_IF_DEAD = "return redis.call('EXISTS', KEYS[2]) == 0 and redis.call('SREM', KEYS[1], ARGV[1])"
+
 
 class DirectoryReader:
     """Reads the directory of one model. No call takes much longer than a second, also when Redis is down."""
@@ -76,7 +79,9 @@ class DirectoryReader:
         dead = [name for name, record in zip(names, records, strict=True) if record is None]
         if dead:
             async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.srem(workers_key(self._fingerprint), *dead)
+                for name in dead:
+                    keys = workers_key(self._fingerprint), worker_key(self._fingerprint, name.decode())
+                    pipe.eval(_REMOVE_IF_DEAD, len(keys), *keys, name)
                 await pipe.execute()
         return names, records
 

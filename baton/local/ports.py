@@ -16,7 +16,7 @@ def check_port_free(host: str, port: int) -> None:
     """Raises:
     BatonError: FAILED_PRECONDITION when somebody listens there.
 
-    gRPC servers share a port silently (SO_REUSEPORT), so a second stack on it would take half of the requests.
+    For saying so before anything is started; the server itself says it too, when it gets to listening.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:

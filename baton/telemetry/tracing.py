@@ -9,10 +9,12 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 _PROPAGATOR = TraceContextTextMapPropagator()
+_ERROR_TYPE = "error.type"  # of the semantic conventions: set on spans of operations that failed
 
 
 class SpanEvent(NamedTuple):
@@ -43,11 +45,19 @@ class Tracing:
         end_unix_ns: int,
         attributes: Mapping[str, AttributeValue] | None = None,
         events: Sequence[SpanEvent] = (),
+        error: str | None = None,
     ) -> None:
-        """Writes a span that is already over, such as one measured in the engine core."""
+        """Writes a span that is already over, such as one measured in the engine core.
+
+        `error`: why the work failed; makes the span's status ERROR. So does an attribute `error.type` alone.
+        """
+        if error is None and attributes and _ERROR_TYPE in attributes:
+            error = str(attributes[_ERROR_TYPE])
         span = self.tracer.start_span(name, context=parent, start_time=start_unix_ns, attributes=attributes)
         for event in events:
             span.add_event(event.name, event.attributes, timestamp=event.unix_ns)
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=max(start_unix_ns, end_unix_ns))
 
     def flush(self) -> None:

@@ -33,6 +33,7 @@ class Identity:
             block_size=facts.layout.block_size,
             max_model_len=facts.max_model_len,
             num_blocks=facts.num_blocks,
+            kv_dtype=facts.layout.dtype,
         )
 
     def info(self, facts: EngineFacts) -> worker_pb2.WorkerInfo:

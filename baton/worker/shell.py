@@ -16,7 +16,6 @@ from baton.directory.connection import check_url
 from baton.directory.registrar import WorkerRegistrar
 from baton.errors import BatonError, invalid
 from baton.grpc_util.server import Server
-from baton.local.ports import check_port_free
 from baton.rpc import worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from baton.types import Role, WorkerRef
@@ -67,8 +66,6 @@ async def run_worker(
     if options.advertise_address is None and options.host in _WILDCARDS:
         raise invalid(f"got --host {options.host}, which nobody can connect to; add --advertise-address")
     check_url(options.redis_url)
-    if options.port:
-        check_port_free(options.host, options.port)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -60,7 +60,7 @@ class FakeCore:
     def __init__(self, channel: CoreChannel, options: argparse.Namespace) -> None:
         self.channel, self.options = channel, options
         self.config = channel.receive_config()
-        self.layout = KvLayout(2, 2, 8, self.config.cache.block_size, self.config.dtype, "feedc0de")
+        self.layout = KvLayout(2, 2, 8, self.config.cache.block_size, self.config.dtype, options.fingerprint)
         self.inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.inbox.bind(b"\0baton-fake-" + uuid.uuid4().hex.encode())
         self.inbox.setblocking(False)
@@ -212,6 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--refuse", help="print this as an error and exit 1 before Ready")
+    parser.add_argument("--fingerprint", default="feedc0de", help="of the model that it claims to run")
     parser.add_argument("--load-s", type=float, default=0, help="take that long before Ready")
     parser.add_argument("--step-ms", type=float, default=2)
     parser.add_argument("--max-grants", type=int, default=8)

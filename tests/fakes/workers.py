@@ -38,9 +38,10 @@ def admitted() -> worker_pb2.DecodeEvent:
     return worker_pb2.DecodeEvent(admitted=ADMITTED)
 
 
-def tokens(position: int, *token_ids: int) -> worker_pb2.DecodeEvent:
+def tokens(position: int, *token_ids: int, cached: int = 0) -> worker_pb2.DecodeEvent:
     """Some output tokens from `position` on."""
-    return worker_pb2.DecodeEvent(tokens=worker_pb2.DecodeTokens(output_position=position, token_ids=token_ids))
+    event = worker_pb2.DecodeTokens(output_position=position, token_ids=token_ids, cached_prompt_tokens=cached)
+    return worker_pb2.DecodeEvent(tokens=event)
 
 
 def finished(reason: FinishReason = FinishReason.LENGTH, cached: int = 0) -> worker_pb2.DecodeEvent:
@@ -69,7 +70,7 @@ def decode_of(answer: Sequence[int], delay_s: float = 0.0, reason: FinishReason 
             yield admitted()
         for position in range(start, len(answer)):
             await asyncio.sleep(delay_s)
-            yield tokens(position, answer[position])
+            yield tokens(position, answer[position], cached=8 if position == start else 0)
         yield finished(reason, cached=8)
 
     return script
@@ -164,8 +165,13 @@ class FakeWorker:
     async def start(self, port: int = 0) -> WorkerRecord:
         """Listens, and returns what the directory shall say."""
         port = await self._server.start("127.0.0.1", port)
+        await self.set_serving(True)
         fields = {name: getattr(self._record, name) for name in self._record.__struct_fields__}
         return WorkerRecord(**{**fields, "address": f"127.0.0.1:{port}"})
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks are told."""
+        await self._server.set_serving(serving)
 
     async def die(self) -> None:
         """Cuts all connections."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -247,6 +248,32 @@ async def test_a_restart_under_the_same_name_owns_nothing(
     await old.close()  # a late good-bye of the old one leaves the new one's entry alone
     assert await reader.workers() == [record_of("d0", "new")]
     assert owned(server, WorkerRef("d0", "old")) == set()
+
+
+async def test_a_name_that_registers_again_meanwhile_is_left_alone(
+    server: RedisServer, reader: DirectoryReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client.sadd(workers_key(FINGERPRINT), "d0", "d1")  # their records have expired
+    make_pipeline, made = reader._redis.pipeline, []
+
+    def pipeline(**options: Any) -> Any:
+        made.append(1)
+        if len(made) == 3:  # names, records, and now the dead ones are taken off
+            server.client.set(worker_key(FINGERPRINT, "d0"), msgspec.json.encode(record_of("d0", "i1")))
+        return make_pipeline(**options)
+
+    monkeypatch.setattr(reader._redis, "pipeline", pipeline)
+    assert await reader.workers() == []
+    assert server.client.smembers(workers_key(FINGERPRINT)) == {b"d0"}
+    assert await reader.workers() == [record_of("d0", "i1")]
+
+
+async def test_a_record_of_an_older_worker_is_read(server: RedisServer, reader: DirectoryReader) -> None:
+    fields = msgspec.to_builtins(record_of("d0", "i0"))
+    del fields["kv_dtype"]
+    server.client.sadd(workers_key(FINGERPRINT), "d0")
+    server.client.set(worker_key(FINGERPRINT, "d0"), msgspec.json.encode(fields))
+    assert await reader.workers() == [record_of("d0", "i0")]
 
 
 async def test_a_malformed_record_is_ignored(

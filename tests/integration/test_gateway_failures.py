@@ -174,6 +174,7 @@ async def test_worker_process_is_killed(stack: Stack, tmp_path: Path, role: Role
         name = f"{role.value}-process"
         record = WorkerRecord(WorkerRef(name, "1"), role, address_file.read_text(), "m", "f", 16, 4096, 100)
         stack.directory.records = [*(other for other in stack.directory.records if other.role is not role), record]
+        await stack.workers["p0" if role is Role.PREFILL else "d0"].set_serving(False)
         await stack.gateway.pool.refresh()
         stream = stack.stream()
         await stream.read()

@@ -221,6 +221,14 @@ async def test_aggregated_worker_serves_alone(model: Path) -> None:
         assert stack.workers["a0"].decode.reserves == []
 
 
+async def test_cached_tokens_are_known_when_a_stop_string_ends_it(model: Path) -> None:
+    answer = TextCodec(model).encode("the quick brown fox jumps over the lazy dog. " * 3)
+    async with running_stack(model, roles=[("a0", Role.AGGREGATED)]) as stack:
+        stack.workers["a0"].decode.script = decode_of(answer, delay_s=0.01)
+        last = (await stack.generate(sampling=Sampling(stop=["brown"])))[-1]
+        assert (last.finish_reason, last.usage.cached_prompt_tokens) == (STOP, 8)
+
+
 async def test_many_at_once(stack: Stack) -> None:
     stack.decode.script = decode_of(ANSWER, delay_s=0.002)
     answers = await asyncio.gather(*(stack.generate() for _ in range(50)))

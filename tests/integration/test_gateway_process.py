@@ -12,7 +12,16 @@ import grpc
 import pytest
 
 from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
-from tests.fakes.gateway_stack import PROMPT, FakeCollector, Stack, attributes, eventually, running_stack
+from tests.fakes.gateway_stack import (
+    ANSWER,
+    PROMPT,
+    FakeCollector,
+    Stack,
+    attributes,
+    eventually,
+    ids_of,
+    running_stack,
+)
 from tests.fakes.text_model import write_text_model
 from tests.fakes.workers import hang
 
@@ -162,6 +171,16 @@ async def test_process_that_cannot_start_says_why(
     assert process.returncode == status
     assert words in stderr
     assert b"Traceback" not in stderr
+
+
+async def test_a_taken_port_is_named(model: Path, tmp_path: Path) -> None:
+    async with running_stack(model) as stack:
+        process = spawn(model, tmp_path / "port", "--port", str(stack.port))
+        _, stderr = await asyncio.to_thread(process.communicate, timeout=30)
+        assert process.returncode == 1
+        assert f"gateway: cannot listen on 127.0.0.1:{stack.port}".encode() in stderr
+        assert b"choose another --port" in stderr
+        assert ids_of(await stack.generate()) == ANSWER
 
 
 def test_gateway_imports_no_torch() -> None:

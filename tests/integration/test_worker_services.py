@@ -235,6 +235,7 @@ async def test_local_prompts_work_on_both_kinds_of_decode_worker(stack: Stack) -
         events = await collect(decode_local(worker, "r", SamplingParams(max_tokens=3)))
         assert tokens_of(events) == [140, 141, 142]
         assert events[0].tokens.output_position == 0
+        assert [event.tokens.cached_prompt_tokens for event in events[:3]] == [16, 0, 0]
         assert events[-1].finished.finish_reason == sampling_pb2.FINISH_REASON_LENGTH
         call = decode_local(worker, "r", LONG)
         assert tokens_of([await call.read()]) == [140]
@@ -273,6 +274,7 @@ async def test_workers_and_blocks_are_in_the_directory(stack: Stack) -> None:
     for worker in stack.workers:
         record = records[worker.name]
         assert (record.address, record.model, record.num_blocks) == (worker.address, "fake-model", 100)
+        assert record.kv_format == (16, "float32")
     await collect(decode_local(stack.a, "r", SamplingParams(max_tokens=2)))
     owner = records["a0"].worker
     await eventually_owned(reader, owner, block_hashes("feedc0de", PROMPT, 16))

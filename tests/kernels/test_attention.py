@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from baton_kernels import native
 from baton_kernels.attention import SequenceSlice, paged_attention, plan_batch, write_kv
 
 HEADS, KV_HEADS, LAYERS, DIM = 6, 2, 3, 16

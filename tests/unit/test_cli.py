@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,13 @@ def test_config_tells_each_value_and_its_origin(monkeypatch: pytest.MonkeyPatch,
         ({"BATON_DTYPE": "int8"}, r"got --dtype int8, expected one of float32.*environment BATON_DTYPE"),
         ({"BATON_PREFILL": "0"}, "got --prefill 0, expected at least 1"),
         ({"BATON_PORT": "70000"}, "got --port 70000, expected 0 to 65535"),
-        ({"BATON_LEASE_S": "0"}, "got --lease-s 0.0, expected more than 0"),
-        ({"BATON_MAX_MODEL_LEN": "0"}, "got --max-model-len 0, expected at least 1"),
+        ({"BATON_LEASE_S": "0"}, "got --lease-s 0.0, expected seconds above 0"),
+        ({"BATON_LEASE_S": "nan"}, "got --lease-s nan, expected seconds above 0"),
+        ({"BATON_LONGEST_WRITE_S": "inf"}, "got --longest-write-s inf, expected seconds above 0"),
+        ({"BATON_CLOCK_MARGIN_S": "-1"}, "got --clock-margin-s -1.0, expected seconds above 0"),
+        ({"BATON_CLOCK_MARGIN_S": "0"}, "got --clock-margin-s 0.0, expected seconds above 0"),
+        ({"BATON_START_TIMEOUT_S": "nan"}, "got --start-timeout-s nan, expected seconds above 0"),
+        ({"BATON_MAX_MODEL_LEN": "1"}, "got --max-model-len 1, expected at least 2"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(environment: dict[str, str], message: str) -> None:
@@ -164,6 +170,31 @@ def test_the_checks_report_what_is_not_there(monkeypatch: pytest.MonkeyPatch) ->
     missing = {name for name, status in results.items() if status is Status.MISSING}
     assert missing == {"torch", "NIXL", "redis-server"}
     assert (results["triton"], results["model"], results["GPU"]) == (Status.WARN, Status.WARN, Status.OK)
+
+
+@pytest.mark.parametrize("package", ["nixl", "nixl-cu12", "nixl-cu13"])
+def test_any_build_of_the_pinned_nixl_will_do(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    installed = {package: checks.NIXL_VERSION}
+    ran: list[str] = []
+    monkeypatch.setattr(checks, "_version", installed.get)
+    monkeypatch.setattr(checks, "_run", lambda command: (ran.append(command[-1]) is None, ""))
+    assert checks.check_nixl() == Result(Status.OK, "NIXL", f"{package} {checks.NIXL_VERSION}")
+    assert ran == [f"import {package.replace('-', '_')}._bindings"]
+    monkeypatch.setattr(checks, "_run", lambda command: (False, "no such library"))
+    assert checks.check_nixl().status is Status.MISSING
+    installed[package] = "1.4.0"
+    wrong = checks.check_nixl()
+    assert (wrong.status, wrong.found) == (Status.MISSING, f"{package} 1.4.0; expected {checks.NIXL_VERSION}")
+    assert f"nixl-cu12=={checks.NIXL_VERSION}" in wrong.advice
+
+
+def test_the_doctor_asks_for_what_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert f"nixl-cu12=={checks.NIXL_VERSION}" in project["optional-dependencies"]["worker"]
+    monkeypatch.setattr(checks, "_version", lambda package: None)
+    advice = checks.check_nixl().advice
+    assert f"pip install nixl-cu12=={checks.NIXL_VERSION}" in advice
+    assert "inproc" not in advice  # it cannot work between processes
 
 
 def test_a_broken_torch_does_not_break_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

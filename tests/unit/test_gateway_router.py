@@ -24,10 +24,11 @@ class StubWorker:
     in_flight: int = 0
     avoided: bool = False
     block_size: int = 16
+    kv_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         self.ref = WorkerRef(self.name, "1")
-        self.record = WorkerRecord(self.ref, self.role, "", "m", "f", self.block_size, 4096, 100)
+        self.record = WorkerRecord(self.ref, self.role, "", "m", "f", self.block_size, 4096, 100, self.kv_dtype)
 
 
 @dataclass
@@ -133,6 +134,37 @@ async def test_each_block_size_gets_its_own_hashes() -> None:
             assert list(hashes) in [block_hashes("f", PROMPT, size) for size in (16, 32)]
             return {}
 
-    large = StubWorker("d1", Role.DECODE, block_size=32)
-    await LongestPrefix(StubPool([P1, large]), Recorder(), "f", Limits()).decide(PROMPT)
-    assert asked == [(6, ["p1"]), (3, ["d1"])]
+    large = StubWorker("a1", Role.AGGREGATED, block_size=32)
+    await LongestPrefix(StubPool([P1, D1, large]), Recorder(), "f", Limits()).decide(PROMPT)
+    assert asked == [(6, ["p1", "d1"]), (3, ["a1"])]
+
+
+@pytest.mark.parametrize("other", [{"block_size": 32}, {"kv_dtype": "bfloat16"}])
+async def test_a_pair_can_exchange_kv(other: dict) -> None:
+    """Nothing else counts: not the longest prefix, not the load."""
+    prefill, busy = StubWorker("p2", Role.PREFILL, **other), StubWorker("d2", Role.DECODE, in_flight=9, **other)
+    assert names(await decide([P1, D1, busy], {"d2": 6})) == ("p1", "d1")
+    decision = await decide([P1, prefill, D1, busy], {"p2": 2})
+    assert names(decision) == ("p2", "d2")
+    assert decision.runner_up == ""  # neither p1 nor d1 could have taken the other's place
+    full = await decide([P1, prefill, D1, busy], {"p2": 2}, full=["d2"])
+    assert names(full) == ("p1", "d1")
+
+
+async def test_prefixes_are_compared_in_tokens() -> None:
+    large = {"block_size": 32}
+    workers = [P1, StubWorker("p2", Role.PREFILL, **large), D1, StubWorker("d2", Role.DECODE, **large)]
+    assert names(await decide(workers, {"p1": 3, "p2": 2})) == ("p2", "d2")
+
+
+async def test_workers_that_cannot_exchange_kv_are_named() -> None:
+    other = StubWorker("d2", Role.DECODE, block_size=32, kv_dtype="bfloat16")
+    with pytest.raises(BatonError) as caught:
+        await decide([P1, other])
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert caught.value.message == (
+        "no prefill worker can hand KV over to a decode worker: prefill p1 has blocks of 16 tokens in float32, decode "
+        "d2 has blocks of 32 tokens in bfloat16; start them with the same --block-size and --dtype"
+    )
+    assert names(await decide([P1, other, A1])) == ("a1",)
+    assert names(await decide([P1, other], late=[D1])) == ("p1", "d1")

@@ -1,8 +1,14 @@
-"""The trace tree: order, depth, bars, and traces with missing parts."""
+"""The trace tree: order, depth, bars, and traces with missing parts; and what makes a span an error."""
 
+from typing import Any
+
+import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rich.console import Console
 
+from baton.telemetry.tracing import Tracing
 from baton.telemetry.tree import parse_spans, render_tree
 
 MS = 1_000_000
@@ -110,3 +116,16 @@ def test_nothing_is_shown_as_nothing() -> None:
 def test_a_narrow_terminal_cuts_lines_and_does_not_wrap_them() -> None:
     data = traces(gateway=[span("gateway.request", 1, None, 0, 1, reason="x" * 200)])
     assert len(lines(data, width=60)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({}, None), ({"error": "it broke"}, "it broke"), ({"attributes": {"error.type": "cancelled"}}, "cancelled")],
+)
+def test_a_recorded_span_of_failed_work_is_an_error(options: dict[str, Any], message: str | None) -> None:
+    exported = InMemorySpanExporter()
+    tracing = Tracing("test", None)
+    tracing._provider.add_span_processor(SimpleSpanProcessor(exported))
+    tracing.record("prefill.compute", None, 1, 2, **options)
+    (span,) = exported.get_finished_spans()
+    assert (span.status.is_ok, span.status.description) == (message is None, message)
