@@ -26,7 +26,7 @@ static inline float load_bf16(bfloat16 value) {
 static inline bfloat16 store_bf16(float value) {
     union { float number; uint32_t bits; } u = {value};
     uint32_t rounded = (u.bits + 0x7FFF + ((u.bits >> 16) & 1)) >> 16;
-    return value != value ? 0x7FC0 : (bfloat16)rounded;
+    return (u.bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : (bfloat16)rounded;
 }
 
 static inline float load_f32(float value) { return value; }
@@ -227,9 +227,9 @@ static inline __attribute__((always_inline)) AVX512 void finish(float *out, cons
     if (follow_up == SILU)
         _Pragma("omp simd")
         for (int64_t i = 0; i < count; i++) {
-            float y = out[i];
-            float e = exp_nonpositive_avx512(y < 0.0f ? y : -y); /* so that e^-y cannot overflow */
-            out[i] = y * (y < 0.0f ? e : 1.0f) / (1.0f + e);
+            /* Of e^-|y|, which cannot overflow: y / (1 + e) where y is positive, y e / (1 + e) where not; no branch. */
+            float y = out[i], e = exp_nonpositive_avx512(-__builtin_fabsf(y)), negative = (float)(y < 0.0f);
+            out[i] = y * (negative * e + (1.0f - negative)) / (1.0f + e);
         }
     else if (follow_up == TIMES)
         for (int64_t i = 0; i < count; i++) out[i] *= other[i];
