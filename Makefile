@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Installed before Baton. On Linux the build of it in the usual index is made for CUDA and brings CUDA's libraries along, a
-# large download; for the small one: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'.
+# large download; a machine that has PyTorch's CPU builds in an index of its own can name it: make TORCH='torch==2.13.0
+# --index-url …'.
 # A GPU machine that has its own torch, 2.11 or newer, keeps it with: make TORCH= VENV_FLAGS=--system-site-packages.
 TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
@@ -13,7 +14,7 @@ VENV_FLAGS ?=
 .PHONY: demo test model lint protos protos-check up bench-cpu bench-check clean
 .DEFAULT_GOAL := demo
 
-$(BIN)/.installed: pyproject.toml
+$(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 	$(if $(strip $(TORCH)),$(PIP) $(TORCH))
 	$(PIP) --editable '.[worker,local]'
