@@ -60,6 +60,13 @@ def arguments_of(stack: LocalStack, name: str) -> list[str]:
     return list(json.loads(first.removeprefix("arguments: ").partition(" others:")[0]))
 
 
+@pytest.fixture
+def new_children() -> Callable[[], list[psutil.Process]]:
+    """What this process has started since the test began; other tests' stacks may be running."""
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    return lambda: [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+
+
 def test_all_processes_serve_and_stop(model: Path) -> None:
     with make_stack(model, prefill=2, decode=2) as stack:
         pids = stack.pids
@@ -110,7 +117,9 @@ def test_an_aggregated_stack_has_one_kind_of_worker(model: Path) -> None:
         assert "--aggregated" in arguments_of(stack, "aggregated-0")
 
 
-def test_a_child_that_dies_at_the_start_is_told_with_its_log_and_nothing_is_left(model: Path) -> None:
+def test_a_child_that_dies_at_the_start_is_told_with_its_log_and_nothing_is_left(
+    model: Path, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     stack = make_stack(model, {"decode": "die"})
     started = time.monotonic()
     with pytest.raises(BatonError, match=r"decode-0 exited with code 1; (.|\n)*the model does not fit") as caught:
@@ -118,14 +127,16 @@ def test_a_child_that_dies_at_the_start_is_told_with_its_log_and_nothing_is_left
     assert caught.value.code is ErrorCode.INTERNAL
     assert time.monotonic() - started < 15, "the others must not be waited for"
     assert stack.pids == {}
-    assert not psutil.Process().children(recursive=True)
+    assert not new_children()
 
 
-def test_a_child_that_never_serves_is_told_and_nothing_is_left(model: Path) -> None:
+def test_a_child_that_never_serves_is_told_and_nothing_is_left(
+    model: Path, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     stack = make_stack(model, {"prefill": "never-ready"}, start_timeout_s=2)
     with pytest.raises(BatonError, match=r"prefill-0 did not reach gRPC health SERVING .*--start-timeout-s"):
         stack.start()
-    assert not psutil.Process().children(recursive=True)
+    assert not new_children()
 
 
 def test_a_later_death_is_told(model: Path) -> None:
@@ -148,10 +159,12 @@ def test_a_killed_worker_can_be_started_again(model: Path) -> None:
             stack.kill("nosuch")
 
 
-def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(model: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(
+    model: Path, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     stack = make_stack(model, {"decode": "ignore-sigterm", "prefill": "with-child"})
     stack.start()
-    family = psutil.Process().children(recursive=True)
+    family = new_children()
     assert len(family) == 5
     stack.stop()
     assert all(gone(process.pid) for process in family)
@@ -167,14 +180,16 @@ def test_a_stack_started_by_a_short_lived_thread_stays(model: Path) -> None:
     stack.stop()
 
 
-def test_a_taken_port_is_refused_before_anything_starts(model: Path) -> None:
+def test_a_taken_port_is_refused_before_anything_starts(
+    model: Path, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(BatonError, match=f"cannot listen on 127.0.0.1:{port} .*choose another --port"):
             make_stack(model, port=port).start()
-    assert not psutil.Process().children(recursive=True)
+    assert not new_children()
 
 
 class Launcher:

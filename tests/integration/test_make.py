@@ -12,8 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 def planned(folder: Path, *arguments: str) -> list[str]:
     """The commands that make would run in a tree where nothing has been made yet."""
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
+    for name in ("Makefile", "pyproject.toml", "setup.py", "kernels/baton_kernels/cpu_layers.c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     outer = ("MAKE", "MFLAGS", "TORCH", "VENV", "PYTHON")  # of a make that runs these tests
     environment = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     command = ["make", "--no-print-directory", "-n", *arguments]
