@@ -45,19 +45,16 @@ class Tracing:
         end_unix_ns: int,
         attributes: Mapping[str, AttributeValue] | None = None,
         events: Sequence[SpanEvent] = (),
-        error: str | None = None,
     ) -> None:
         """Writes a span that is already over, such as one measured in the engine core.
 
-        `error`: why the work failed; makes the span's status ERROR. So does an attribute `error.type` alone.
+        An attribute `error.type` makes the span's status ERROR.
         """
-        if error is None and attributes and _ERROR_TYPE in attributes:
-            error = str(attributes[_ERROR_TYPE])
         span = self.tracer.start_span(name, context=parent, start_time=start_unix_ns, attributes=attributes)
         for event in events:
             span.add_event(event.name, event.attributes, timestamp=event.unix_ns)
-        if error is not None:
-            span.set_status(Status(StatusCode.ERROR, error))
+        if attributes and _ERROR_TYPE in attributes:
+            span.set_status(Status(StatusCode.ERROR, str(attributes[_ERROR_TYPE])))
         span.end(end_time=max(start_unix_ns, end_unix_ns))
 
     def flush(self) -> None:
