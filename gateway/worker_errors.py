@@ -3,7 +3,7 @@
 import grpc
 
 from baton.errors import BatonError, ErrorCode
-from baton.grpc_util.status import from_rpc_error
+from baton.grpc_util.status import carries_details, from_rpc_error
 from gateway.config import Limits
 from gateway.worker import Worker
 
@@ -17,6 +17,8 @@ _LOST = {
 def worker_error(error: grpc.aio.AioRpcError, worker: Worker, limits: Limits) -> BatonError:
     """Names the worker; one that was lost is avoided for a while."""
     peer = f"{worker.record.role.value} worker {worker.name}"
+    if error.code() is grpc.StatusCode.UNAVAILABLE and carries_details(error):
+        return from_rpc_error(error, peer)  # its own word, so it lives: a lease that ended, say
     if error.code() in _LOST:
         worker.avoid(limits.avoid_s)
         return BatonError(

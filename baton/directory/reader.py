@@ -74,13 +74,13 @@ class DirectoryReader:
         if not names:
             return [], []
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.mget([worker_key(self._fingerprint, name.decode()) for name in names])
+            pipe.mget([worker_key(self._fingerprint, _text(name)) for name in names])
             records: list[bytes | None] = (await pipe.execute())[0]
         dead = [name for name, record in zip(names, records, strict=True) if record is None]
         if dead:
             async with self._redis.pipeline(transaction=False) as pipe:
                 for name in dead:
-                    keys = workers_key(self._fingerprint), worker_key(self._fingerprint, name.decode())
+                    keys = workers_key(self._fingerprint), worker_key(self._fingerprint, _text(name))
                     pipe.eval(_REMOVE_IF_DEAD, len(keys), *keys, name)
                 await pipe.execute()
         return names, records
@@ -95,6 +95,11 @@ class DirectoryReader:
 async def _uncancelled(work: Coroutine[Any, Any, _T]) -> _T:
     """Lets `work` end by itself when the caller is cancelled: redis-py 8.1 loses a cancellation inside its calls."""
     return await asyncio.shield(work)
+
+
+def _text(name: bytes) -> str:
+    """Of a name that no worker wrote, something that has no record: so it counts as dead and is removed."""
+    return name.decode(errors="replace")
 
 
 def _leading(owned: Sequence[int]) -> int:

@@ -35,6 +35,11 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: BatonError
     raise AssertionError("abort always raises")
 
 
+def carries_details(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the peer's code has ended the call, rather than the transport."""
+    return rpc_status.from_call(cast(grpc.Call, error)) is not None
+
+
 def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> BatonError:
     """What a failed call to `peer` means for the request it served."""
     code = ErrorCode.__members__.get(error.code().name, ErrorCode.INTERNAL)

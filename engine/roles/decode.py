@@ -94,6 +94,7 @@ class DecodeRole(LocalRole):
         for entry in self._grants.expired(now):
             self._grants.close(entry, fenced=False)
             lease_s = self.context.config.lease.lease_s
+            logger.warning("request %s: its lease of %g s ended without KV", entry.request.key[0], lease_s)
             self.fail(
                 entry.request,
                 ErrorCode.UNAVAILABLE,

@@ -59,6 +59,7 @@ def _sample_row(logits: Tensor, row: RowParams) -> Tensor:
     apply_penalties(logits, row)
     if row.temperature == 0:
         return logits.argmax()
+    logits -= logits.max()  # so that a tiny temperature cannot make two tokens infinitely good
     logits /= row.temperature
     apply_filters(logits, row.top_k, row.top_p, row.min_p)
     return (logits + gumbel_noise(row.seed, row.position, logits.numel(), logits.device)).argmax()

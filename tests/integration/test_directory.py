@@ -286,6 +286,15 @@ async def test_a_malformed_record_is_ignored(
     assert "malformed record of worker bad" in caplog.text
 
 
+async def test_a_name_that_is_no_text_is_removed(
+    server: RedisServer, register: Register, reader: DirectoryReader
+) -> None:
+    await register().start()
+    server.client.sadd(workers_key(FINGERPRINT), b"\xff\xfe")
+    assert await reader.workers() == [record_of("d0", "i0")]
+    assert server.client.smembers(workers_key(FINGERPRINT)) == {b"d0"}
+
+
 def test_a_wrong_url_is_named() -> None:
     with pytest.raises(BatonError, match="expected redis://") as raised:
         DirectoryReader("localhost:6379", FINGERPRINT)

@@ -105,3 +105,8 @@ def test_logprobs_are_those_of_the_raw_logits(logits: torch.Tensor) -> None:
     assert value == pytest.approx(float(expected[5]))
     assert [token for token, _ in top] == logits.topk(3).indices.tolist()
     assert top_logprobs(logits, 5, 0)[1] == []
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-45])
+def test_a_tiny_temperature_is_greedy(temperature: float, logits: torch.Tensor) -> None:
+    assert sample(logits[None], [row(temperature=temperature)])[0] == logits.argmax()
