@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 
@@ -67,6 +68,15 @@ class Child:
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        """SIGSTOP, and waits for it: each thread runs on until it notices the signal."""
+        self.signal(signal.SIGSTOP)
+        tasks = psutil.Process(self.process.pid)
+        deadline = time.monotonic() + 10
+        while {psutil.Process(thread.id).status() for thread in tasks.threads()} != {psutil.STATUS_STOPPED}:
+            assert time.monotonic() < deadline, "the child did not stop within 10 s"
+            time.sleep(0.001)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -180,7 +190,7 @@ def test_a_write_in_flight_ends_with_an_error_when_the_receiver_is_killed(
     child, other = start(), start()
     tx.connect("d#1", child.endpoint)
     tx.connect("d#2", other.endpoint)
-    child.signal(signal.SIGSTOP)  # a hung peer cannot confirm, so the write to it stays in flight
+    child.stop()  # a hung peer cannot confirm, so the write to it stays in flight
     stuck = tx.post("d#1", list(range(32)), list(range(32)), b"lost")
     passing = tx.post("d#2", [0], [0])
     assert finish(tx)[:2] == (passing, None)
