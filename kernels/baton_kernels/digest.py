@@ -50,6 +50,10 @@ def kv_digest(
     Raises:
         ValueError: the pool's shape or dtype does not fit, or the block ids do not cover the range.
     """
+    if pool.is_cuda:
+        from baton_kernels.gpu import digest as gpu  # only a GPU's torch comes with triton
+
+        return int(gpu.kv_digest_tensor(pool, block_ids, start_token, num_tokens, first_head, first_layer)) & _MASK
     return int(kv_digest_tensor(pool, block_ids, start_token, num_tokens, first_head, first_layer)) & _MASK
 
 
@@ -67,11 +71,11 @@ def kv_digest_tensor(
     first_layer: int = 0,
 ) -> Tensor:
     """`kv_digest` as an int64 scalar on the pool's device (the same 64 bits, signed), without waiting for it."""
-    words = _words(pool)  # [num_blocks, heads, layers, 2, block_size, words]
+    words = words_of(pool)  # [num_blocks, heads, layers, 2, block_size, words]
     block_size = pool.shape[4]
     first_block = start_token // block_size
     num_used = -(-(start_token + num_tokens) // block_size) - first_block if num_tokens else 0
-    _check_range(block_ids, start_token, num_tokens, num_used, pool.shape[0])
+    check_range(block_ids, start_token, num_tokens, num_used, pool.shape[0])
     places = _places(first_head, pool.shape[1], first_layer, pool.shape[2], pool.device)
     digest = torch.zeros((), dtype=torch.int64, device=pool.device)
     step = _blocks_at_once(words)
@@ -80,13 +84,18 @@ def kv_digest_tensor(
         first_token = (first_block + begin) * block_size
         tokens = torch.arange(first_token, first_token + len(ids) * block_size, device=pool.device)
         tokens = tokens.view(len(ids), 1, 1, 1, block_size)
-        mixed = _mix(_row_sums(words, ids) + places + _code(tokens, _TIME_SALT))
+        mixed = _mix(_row_sums(words, ids) + places + _code(tokens, TIME_SALT))
         counted = (tokens >= start_token) & (tokens < start_token + num_tokens)
         digest += (mixed * counted).sum()
     return digest
 
 
-def _words(pool: Tensor) -> Tensor:
+def words_of(pool: Tensor) -> Tensor:
+    """The pool seen as 64-bit words: [num_blocks, kv_heads, layers, 2, block_size, words].
+
+    Raises:
+        ValueError: its shape or dtype does not fit.
+    """
     if pool.ndim != 6 or pool.shape[3] != 2:
         raise ValueError(
             f"KV pool: got shape {tuple(pool.shape)}, expected [num_blocks, kv_heads, layers, 2, block_size, head_dim]"
@@ -98,7 +107,8 @@ def _words(pool: Tensor) -> Tensor:
     return pool.view(torch.int64)
 
 
-def _check_range(block_ids: Sequence[int], start_token: int, num_tokens: int, num_used: int, num_blocks: int) -> None:
+def check_range(block_ids: Sequence[int], start_token: int, num_tokens: int, num_used: int, num_blocks: int) -> None:
+    """Raises `ValueError` unless the first `num_used` of `block_ids` are blocks of the pool that cover the tokens."""
     if start_token < 0 or num_tokens < 0:
         raise ValueError(f"got start_token {start_token}, num_tokens {num_tokens}, expected neither below 0")
     if len(block_ids) < num_used:
@@ -119,9 +129,9 @@ def _blocks_at_once(words: Tensor) -> int:
 def _row_sums(words: Tensor, block_ids: Sequence[int]) -> Tensor:
     """The inner sum of the definition for every row of the blocks: all that touches the bulk of the bytes."""
     rows = torch.empty((len(block_ids), *words.shape[1:5]), dtype=torch.int64, device=words.device)
-    factors = _factors(words.shape[5], words.device)
+    odd = factors(words.shape[5], words.device)
     for part, sums in _parts(words, block_ids, rows):
-        folded = _shift_right(part, 32).bitwise_xor_(part).mul_(factors)
+        folded = _shift_right(part, 32).bitwise_xor_(part).mul_(odd)
         torch.sum(folded, -1, out=sums)
     return rows
 
@@ -146,12 +156,12 @@ def _signed(value: int) -> int:
 
 
 # Steps of splitmix64; the salts keep the three families of codes apart and are the first digits of pi.
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
-_FACTOR_SALT = _signed(0x243F6A8885A308D3)
-_PLACE_SALT = _signed(0x13198A2E03707344)
-_TIME_SALT = _signed(0xA4093822299F31D0)
+GOLDEN = _signed(0x9E3779B97F4A7C15)
+MIX_1 = _signed(0xBF58476D1CE4E5B9)
+MIX_2 = _signed(0x94D049BB133111EB)
+FACTOR_SALT = _signed(0x243F6A8885A308D3)
+PLACE_SALT = _signed(0x13198A2E03707344)
+TIME_SALT = _signed(0xA4093822299F31D0)
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
@@ -160,22 +170,22 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = _shift_right(z, 30).bitwise_xor_(z).mul_(_MIX_1)
-    z = _shift_right(z, 27).bitwise_xor_(z).mul_(_MIX_2)
+    z = _shift_right(z, 30).bitwise_xor_(z).mul_(MIX_1)
+    z = _shift_right(z, 27).bitwise_xor_(z).mul_(MIX_2)
     return _shift_right(z, 31).bitwise_xor_(z)
 
 
 def _code(index: Tensor, salt: int) -> Tensor:
-    return _mix(index * _GOLDEN + salt)
+    return _mix(index * GOLDEN + salt)
 
 
 # Codes are made on the CPU and copied with a wait, so that a cached one is ready for whichever CUDA stream comes next.
 
 
 @lru_cache(maxsize=32)
-def _factors(num_words: int, device: torch.device) -> Tensor:
-    """c of the definition: [words]."""
-    return (_code(torch.arange(num_words), _FACTOR_SALT) | 1).to(device)
+def factors(num_words: int, device: torch.device) -> Tensor:
+    """c of the definition: [words] int64."""
+    return (_code(torch.arange(num_words), FACTOR_SALT) | 1).to(device)
 
 
 @lru_cache(maxsize=32)
@@ -184,4 +194,4 @@ def _places(first_head: int, num_heads: int, first_layer: int, num_layers: int, 
     heads = torch.arange(first_head, first_head + num_heads).view(-1, 1, 1, 1)
     layers = torch.arange(first_layer, first_layer + num_layers).view(-1, 1, 1)
     sides = torch.arange(2).view(2, 1)  # key, value
-    return _code((heads << 32) + (layers << 1) + sides, _PLACE_SALT).to(device)
+    return _code((heads << 32) + (layers << 1) + sides, PLACE_SALT).to(device)

@@ -1,0 +1,101 @@
+"""Drawing tokens on a GPU without sorting the vocabulary: the largest of scaled logits plus counter-based noise."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_PART = 4096  # vocabulary entries to a program
+
+
+@triton.jit
+def _philox(seed, counter, position):
+    """Four uint32 words for each counter, as `random.philox` gives them."""
+    c0 = counter.to(tl.uint32)
+    c1 = tl.zeros_like(c0) + position.to(tl.uint32)
+    c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0)
+    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    return tl.philox_impl(c0, c1, c2, c3, k0, k1, 10)
+
+
+@triton.jit
+def _gumbel(word):
+    uniform = (word.to(tl.float64) + 0.5) / 4294967296.0
+    return (-tl.log(-tl.log(uniform))).to(tl.float32)
+
+
+@triton.jit
+def _consider(best, best_index, logits, word, index, inside, temperature, largest, floor):
+    value = tl.load(logits + index, mask=inside, other=float("-inf")).to(tl.float32)
+    if temperature > 0:
+        value = (value - largest) / temperature
+        value = tl.where(value < floor, float("-inf"), value) + _gumbel(word)
+    better = value > best
+    return tl.where(better, value, best), tl.where(better, index, best_index)
+
+
+@triton.jit
+def _part_kernel(
+    logits, temperatures, floors, largests, seeds, positions, values, indices, vocab, stride, parts, PART: tl.constexpr
+):
+    row, part = tl.program_id(0), tl.program_id(1)
+    groups: tl.constexpr = PART // 4
+    temperature, floor = tl.load(temperatures + row), tl.load(floors + row)
+    largest = tl.load(largests + row)
+    group = part * groups + tl.arange(0, groups)
+    w0, w1, w2, w3 = _philox(tl.load(seeds + row), group, tl.load(positions + row))
+    base = logits + row.to(tl.int64) * stride
+    best = tl.full([groups], float("-inf"), tl.float32)
+    best_index = group * 4
+    first = group * 4
+    best, best_index = _consider(best, best_index, base, w0, first, first < vocab, temperature, largest, floor)
+    best, best_index = _consider(best, best_index, base, w1, first + 1, first + 1 < vocab, temperature, largest, floor)
+    best, best_index = _consider(best, best_index, base, w2, first + 2, first + 2 < vocab, temperature, largest, floor)
+    best, best_index = _consider(best, best_index, base, w3, first + 3, first + 3 < vocab, temperature, largest, floor)
+    top = tl.max(best, axis=0)
+    tl.store(values + row * parts + part, top)
+    # Of equal values the first index wins, as in `torch.argmax` on the CPU.
+    tl.store(indices + row * parts + part, tl.min(tl.where(best == top, best_index, vocab), axis=0))
+
+
+@triton.jit
+def _pick_kernel(values, indices, tokens, vocab, parts, PARTS: tl.constexpr):
+    row = tl.program_id(0)
+    part = tl.arange(0, PARTS)
+    value = tl.load(values + row * parts + part, mask=part < parts, other=float("-inf"))
+    index = tl.load(indices + row * parts + part, mask=part < parts, other=vocab)
+    top = tl.max(value, axis=0)
+    tl.store(tokens + row, tl.min(tl.where(value == top, index, vocab), axis=0).to(tl.int64))
+
+
+def draw(
+    logits: Tensor, temperatures: Tensor, seeds: Tensor, positions: Tensor, floors: Tensor, largests: Tensor
+) -> Tensor:
+    """One token a row: the largest logit where the temperature is 0, else a draw by the Gumbel-max trick.
+
+    Graph-safe. The noise is that of `random.gumbel_noise`, so a row's token depends on nothing but the row.
+
+    Args:
+        logits: [rows, vocab], float32, float16 or bfloat16; rows may be strided
+        temperatures: [rows] float32
+        seeds: [rows] int64, 64 bits each
+        positions: [rows] int64 output positions
+        floors: [rows] float32; scaled logits ((logit - largest) / temperature) below it cannot be drawn; -inf: all can
+        largests: [rows] float32 largest logit of each row
+
+    Returns:
+        [rows] int64
+    """
+    rows, vocab = logits.shape
+    parts = triton.cdiv(vocab, _PART)
+    values = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
+    indices = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    if rows:
+        _part_kernel[(rows, parts)](
+            logits, temperatures, floors, largests, seeds, positions, values, indices, vocab, logits.stride(0), parts,
+            PART=_PART, num_warps=4,
+        )  # fmt: skip
+        _pick_kernel[(rows,)](values, indices, tokens, vocab, parts, PARTS=triton.next_power_of_2(parts), num_warps=1)
+    return tokens
