@@ -71,7 +71,8 @@ def candidates(rows: int, num_out: int, num_in: int, gated: bool) -> Iterator[Li
         programs = -(-num_out // config.outputs) * config.splits
         weights = config.outputs * (2 if gated else 1)
         shared = (weights + max(rows, 16)) * config.inputs * 2 * config.stages if rows > 1 else 0
-        if 100 <= programs <= 20_000 and shared <= 220_000 and num_in % (config.inputs * config.splits) == 0:
+        most = 20_000 if config.splits == 1 else 2_000
+        if 100 <= programs <= most and shared <= 220_000 and num_in % (config.inputs * config.splits) == 0:
             yield config
 
 
