@@ -55,6 +55,7 @@ def main() -> None:
     """Measures, checks every transfer's digest, and writes benchmarks/results/gpu_transfer.jsonl."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--receive", nargs=2, metavar=("BLOCKS", "DEVICE"), help=argparse.SUPPRESS)
+    parser.add_argument("--to", default="cuda:1", help="the receiver's device; cuda:0 where there is one GPU")
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192, 32768])
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
@@ -62,7 +63,7 @@ def main() -> None:
         receive(int(args.receive[0]), args.receive[1])
         return
     num_blocks = max(args.tokens) // 16 + 64
-    command = [sys.executable, __file__, "--receive", str(num_blocks), "cuda:1"]
+    command = [sys.executable, __file__, "--receive", str(num_blocks), args.to]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     assert child.stdout is not None
@@ -71,6 +72,7 @@ def main() -> None:
     sender = make_sender("nixl", PoolRegion(pool.data_ptr(), num_blocks, BLOCK_BYTES, "cuda:0"), "prefill")
     sender.connect("decode/1", KvEndpoint("nixl", bytes.fromhex(child.stdout.readline().strip())))
     rng, lines = random.Random(0), []
+    direction = "gpu to gpu" if args.to != "cuda:0" else "within one gpu"
     for tokens in args.tokens:
         seconds, post_seconds, digest_seconds = [], [], []
         for _ in range(args.repeats + 1):
@@ -97,7 +99,7 @@ def main() -> None:
             end="",
         )
         print(f"digest {best[2] * 1e3:.2f} ms, {best[2] / best[0]:.2f} of the transfer", flush=True)
-        params, gpu = {"tokens": tokens, "direction": "gpu to gpu"}, torch.cuda.get_device_name()
+        params, gpu = {"tokens": tokens, "direction": direction}, torch.cuda.get_device_name()
         lines.append(result("kv_transfer_gb_s", "llama8b", params, gb / best[0], "GB/s", gpu=gpu))
         lines.append(result("kv_digest_share", "llama8b", {"tokens": tokens}, best[2] / best[0], "ratio", gpu=gpu))
     child.stdin.close()
