@@ -7,39 +7,47 @@ from typing import Any
 import msgspec
 
 from baton.errors import BatonError, ErrorCode
+from baton.model_config.defaults import architecture, with_defaults
+from baton.model_config.moe import MoeSpec, read_moe
+from baton.model_config.rope import RopeSpec, read_rope
+from baton.model_config.special import special_fields
+from baton.model_config.windows import read_windows
 from baton.model_fingerprint import fingerprint
-
-# Fields of config.json whose other values would silently give other tokens. Absent or null means the value here.
-_SERVED = {
-    "hidden_act": "silu",
-    "mlp_bias": False,
-    "partial_rotary_factor": 1.0,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-}
-_FULL_ATTENTION = "full_attention"
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
-    """What the rest of Baton needs to know of a model; sizes in elements."""
+    """What the rest of Baton needs to know of a model; sizes in elements.
+
+    What config.json says, and nothing about what code can compute: an architecture that no code here knows has a spec,
+    too. `engine/models/registry.py` decides.
+    """
 
     name: str  # what clients call it
     path: str
     architecture: str  # for example "LlamaForCausalLM"
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
+    intermediate_size: int  # 0 where config.json has no such field, as in norm_eps
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
-    tie_word_embeddings: bool
+    norm_eps: float  # of RMS norms
+    activation: str  # of the MLP: "silu", "gelu_pytorch_tanh", ...
+    rope: RopeSpec
+    local_rope: RopeSpec | None  # of layers with a window, where it differs
+    windows: tuple[int | None, ...]  # by layer: tokens attended to, the token itself included; None for all
+    query_scale: float  # on attention scores, before the softmax
+    attention_softcap: float | None
+    logit_softcap: float | None
     attention_bias: bool
+    mlp_bias: bool
+    moe: MoeSpec | None
+    max_position_embeddings: int  # tokens that a sequence may have, with the stretch of `rope`
+    tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
     dtype: str  # of the stored weights
+    special: dict[str, Any]  # fields of config.json that a plain Llama does not have, with their values
     fingerprint: str  # 16 hex digits; equal only for the same configuration, weights and tokenizer
 
 
@@ -48,7 +56,7 @@ def load_model_spec(path: str | Path, name: str | None = None) -> ModelSpec:
 
     Raises:
         BatonError: NOT_FOUND when the folder or its config.json is missing, FAILED_PRECONDITION when config.json lacks
-            a field or asks for something this version cannot do.
+            a field.
     """
     folder = Path(path)
     config_file = folder / "config.json"
@@ -59,60 +67,50 @@ def load_model_spec(path: str | Path, name: str | None = None) -> ModelSpec:
         )
     config = json.loads(config_file.read_text())
     try:
-        return _from_config(folder, config, name or folder.name)
+        return _from_config(folder, with_defaults(config), name or folder.name)
     except KeyError as error:
         raise BatonError(ErrorCode.FAILED_PRECONDITION, f"{config_file} has no field {error}") from error
 
 
 def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    _check_served(folder / "config.json", config, rope)
     heads = config["num_attention_heads"]
-    generation_file = folder / "generation_config.json"
-    generation = json.loads(generation_file.read_text()) if generation_file.is_file() else {}
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope, local_rope = read_rope(config)
+    max_position = rope.reach(config["max_position_embeddings"])
+    windows = read_windows(config, max_position)
     return ModelSpec(
         name=name,
         path=str(folder),
-        architecture=config["architectures"][0],
+        architecture=architecture(config),
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
+        intermediate_size=config.get("intermediate_size") or 0,
         num_layers=config["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads", heads),
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        norm_eps=config["rms_norm_eps"],
-        rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-        max_position_embeddings=config["max_position_embeddings"],
-        tie_word_embeddings=config.get("tie_word_embeddings", False),
-        attention_bias=config.get("attention_bias", False),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else (eos,) if eos is not None else (),
+        num_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        norm_eps=config.get("rms_norm_eps") or 0.0,
+        activation=config.get("hidden_act") or "silu",
+        rope=rope,
+        local_rope=local_rope,
+        windows=windows,
+        query_scale=(config.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        attention_softcap=config.get("attn_logit_softcapping"),
+        logit_softcap=config.get("final_logit_softcapping"),
+        attention_bias=bool(config.get("attention_bias")),
+        mlp_bias=bool(config.get("mlp_bias")),
+        moe=read_moe(config),
+        max_position_embeddings=max_position,
+        tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+        eos_token_ids=_eos_token_ids(folder, config),
         dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
+        special=special_fields(config, (rope, local_rope), windows),
         fingerprint=fingerprint(folder),
     )
 
 
-def _check_served(config_file: Path, config: dict[str, Any], rope: dict[str, Any]) -> None:
-    """Refuses what no model code here computes."""
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        raise _unserved(config_file, "rope_type", rope_type, "'default' (an unscaled model)")
-    for field, served in _SERVED.items():
-        for part in (config, rope):  # newer folders have partial_rotary_factor in the latter
-            if part.get(field) not in (None, served):
-                raise _unserved(config_file, field, part[field], repr(served))
-    window = config.get("sliding_window")
-    if window is not None and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]:
-        expected = f"none, or one of at least max_position_embeddings = {config['max_position_embeddings']}"
-        raise _unserved(config_file, "sliding_window", window, expected)
-    for layer_type in config.get("layer_types") or ():
-        if layer_type != _FULL_ATTENTION:
-            raise _unserved(config_file, "layer_types", layer_type, f"{_FULL_ATTENTION!r} in every layer")
-
-
-def _unserved(config_file: Path, field: str, got: Any, expected: str) -> BatonError:
-    return BatonError(
-        ErrorCode.FAILED_PRECONDITION,
-        f"{config_file}: got {field} = {got!r}, expected {expected}; this version cannot serve such a model",
-    )
+def _eos_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    generation_file = folder / "generation_config.json"
+    generation = json.loads(generation_file.read_text()) if generation_file.is_file() else {}
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    return tuple(eos) if isinstance(eos, list) else (eos,) if eos is not None else ()

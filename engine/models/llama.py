@@ -52,7 +52,7 @@ class Llama(Model):
         head = self._embedding if spec.tie_word_embeddings else weights.take("lm_head.weight")
         self._head = Linear(head)
         device, dtype = self._embedding.device, self._embedding.dtype
-        cos, sin = rope_table(max_model_len, spec.head_dim, spec.rope_theta, device)
+        cos, sin = rope_table(max_model_len, spec.head_dim, spec.rope.theta, device)
         self._cos, self._sin = cos.to(dtype), sin.to(dtype)
 
     def forward(self, token_ids: Tensor, positions: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:

@@ -2,31 +2,55 @@
 
 import importlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from baton.errors import BatonError, ErrorCode
+from baton.model_config.special import plain_value
 from baton.model_spec import ModelSpec
 from engine.models.base import Model
 from engine.models.weights import Weights
 
-_ARCHITECTURES = {"LlamaForCausalLM": ("engine.models.llama", "Llama")}
+
+class NativeModel(NamedTuple):
+    """Model code of ours."""
+
+    module: str
+    name: str  # called with spec, weights and max_model_len; a class or a function
+    computes: frozenset[str]  # of `ModelSpec.special`: what this code takes into account
+
+
+_ARCHITECTURES = {"LlamaForCausalLM": NativeModel("engine.models.llama", "Llama", frozenset({"attention_bias"}))}
 
 
 def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_model_len: int) -> Model:
     """Builds and fills a model.
 
     Raises:
-        BatonError: UNIMPLEMENTED for an unknown architecture, FAILED_PRECONDITION when the weights do not fit.
+        BatonError: UNIMPLEMENTED for an unknown architecture, FAILED_PRECONDITION when config.json asks for something
+            that the architecture's code does not compute, or when the weights do not fit.
     """
     if spec.architecture not in _ARCHITECTURES:
         raise BatonError(
             ErrorCode.UNIMPLEMENTED,
             f"got architecture {spec.architecture}, expected one of {', '.join(sorted(_ARCHITECTURES))}",
         )
-    module, name = _ARCHITECTURES[spec.architecture]
+    native = _ARCHITECTURES[spec.architecture]
+    _check_computed(spec, native)
     weights = Weights(Path(spec.path), dtype, device)
     with torch.inference_mode():
-        model: Model = getattr(importlib.import_module(module), name)(spec, weights, max_model_len)
+        model: Model = getattr(importlib.import_module(native.module), native.name)(spec, weights, max_model_len)
     weights.check_all_taken()
     return model
+
+
+def _check_computed(spec: ModelSpec, native: NativeModel) -> None:
+    """Refuses what would silently give other tokens."""
+    for field, value in spec.special.items():
+        if field not in native.computes:
+            raise BatonError(
+                ErrorCode.FAILED_PRECONDITION,
+                f"{spec.path}/config.json: got {field} = {value!r}, expected {plain_value(field)}; the model code for "
+                f"{spec.architecture} does not compute it",
+            )

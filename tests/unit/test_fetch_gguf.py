@@ -45,7 +45,7 @@ def test_the_configuration_is_the_models(converted: Path) -> None:
     spec = validate_folder(converted)
     assert (spec.architecture, spec.hidden_size, spec.intermediate_size) == ("LlamaForCausalLM", 64, 96)
     assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (2, 4, 2, 16)
-    assert (spec.norm_eps, spec.rope_theta, spec.max_position_embeddings) == (1e-5, 100000.0, 512)
+    assert (spec.norm_eps, spec.rope.theta, spec.max_position_embeddings) == (1e-5, 100000.0, 512)
     assert (spec.tie_word_embeddings, spec.eos_token_ids, spec.dtype) == (True, (2,), "float32")
     assert json.loads((converted / "generation_config.json").read_text())["eos_token_id"] == 2
 

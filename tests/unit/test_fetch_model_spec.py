@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from baton.errors import BatonError, ErrorCode
 from baton.model_spec import load_model_spec
+from engine.models.registry import load_model
 from tests.fakes.text_model import write_text_model
 
 MIB = 1 << 20
@@ -30,37 +32,43 @@ def write_weights(folder: Path, size: int, change_at: int | None = None, name: s
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "special"),
     [
-        ({"hidden_act": "gelu"}, "got hidden_act = 'gelu', expected 'silu'"),
-        ({"mlp_bias": True}, "got mlp_bias = True, expected False"),
-        ({"partial_rotary_factor": 0.5}, "got partial_rotary_factor = 0.5, expected 1.0"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "got partial_rotary_factor = 0.5, expected 1.0"),
-        ({"rope_scaling": {"type": "yarn"}}, "got rope_type = 'yarn', expected 'default'"),
-        ({"attn_logit_softcapping": 50.0}, "got attn_logit_softcapping = 50.0, expected None"),
-        ({"sliding_window": 128}, "got sliding_window = 128, expected none, or one of at least max_position_embedd"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "got layer_types = 'sliding_attention', expected"),
+        ({"hidden_act": "gelu"}, {"hidden_act": "gelu"}),
+        ({"mlp_bias": True}, {"mlp_bias": True}),
+        ({"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.5}),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, {"partial_rotary_factor": 0.5}),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, {"rope_type": "yarn"}),
+        ({"attn_logit_softcapping": 50.0}, {"attn_logit_softcapping": 50.0}),
+        ({"sliding_window": 128}, {"sliding_window": 128}),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, {"layer_types": "sliding_attention"}),
+        ({"layer_types": ["full_attention", "linear_attention"]}, {"layer_types": "linear_attention"}),
+        ({"num_local_experts": 4, "num_experts_per_tok": 2}, {"num_experts": 4}),
+        ({"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1, "attn_logit_softcapping": None}, {}),
+        ({"mlp_bias": None, "layer_types": None, "rope_scaling": None, "num_experts": 0}, {}),
+        ({"sliding_window": 256}, {}),  # as long as the context
+        ({"sliding_window": 128, "use_sliding_window": False}, {}),
+        ({"layer_types": ["full_attention", "full_attention"]}, {}),
     ],
 )
-def test_what_cannot_be_served_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(BatonError) as raised:
-        load_model_spec(folder_with(tmp_path, **fields))
+def test_what_asks_for_more_than_a_plain_model_is_named(
+    tmp_path: Path, fields: dict[str, Any], special: dict[str, Any]
+) -> None:
+    assert load_model_spec(folder_with(tmp_path, **fields)).special == special
+
+
+def test_what_the_model_code_does_not_compute_is_refused(tmp_path: Path) -> None:
+    spec = load_model_spec(folder_with(tmp_path, sliding_window=128))
+    with pytest.raises(BatonError, match="got sliding_window = 128, expected None; the model code for Llama") as raised:
+        load_model(spec, torch.float32, torch.device("cpu"), 16)
     assert raised.value.code is ErrorCode.FAILED_PRECONDITION
-    assert message in raised.value.message
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1, "attn_logit_softcapping": None},
-        {"mlp_bias": None, "layer_types": None, "rope_scaling": None},
-        {"sliding_window": 256},  # as long as the context
-        {"sliding_window": 128, "use_sliding_window": False},
-        {"layer_types": ["full_attention", "full_attention"]},
-    ],
-)
-def test_what_asks_for_nothing_special_is_served(tmp_path: Path, fields: dict[str, Any]) -> None:
-    assert load_model_spec(folder_with(tmp_path, **fields)).num_layers == 2
+def test_an_unknown_architecture_has_a_spec(tmp_path: Path) -> None:
+    config = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 9, "n_embd": 48, "n_layer": 3, "n_head": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "n_positions": 64}))
+    spec = load_model_spec(tmp_path)
+    assert (spec.architecture, spec.hidden_size, spec.num_layers, spec.head_dim) == ("GPT2LMHeadModel", 48, 3, 12)
 
 
 @pytest.mark.parametrize("size", [MIB, 8 * MIB])
