@@ -77,7 +77,7 @@ def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope, local_rope = read_rope(config)
     max_position = rope.reach(config["max_position_embeddings"])
-    windows = read_windows(config, max_position)
+    windows = read_windows(config)
     return ModelSpec(
         name=name,
         path=str(folder),
@@ -104,7 +104,7 @@ def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
-        special=special_fields(config, (rope, local_rope), windows),
+        special=special_fields(config, (rope, local_rope), windows, max_position),
         fingerprint=fingerprint(folder),
     )
 

@@ -33,6 +33,18 @@ class RopeSpec(msgspec.Struct, frozen=True):
             return max(max_position_embeddings, int(self.original_max_position * self.factor))
         return max_position_embeddings
 
+    def variant(self, max_model_len: int) -> str:
+        """Names the embedding among those that this spec has by the length that is served; "" where it has one only.
+
+        transformers chooses by the length of the sequence at hand, anew in every step, which would need keys of several
+        kinds in one cache. KV of different variants must not meet.
+        """
+        if self.type == "longrope":
+            return "long" if max_model_len > self.original_max_position else "short"
+        if self.type == "dynamic" and max_model_len > self.original_max_position:
+            return f"for {max_model_len} tokens"
+        return ""
+
 
 def read_rope(config: dict[str, Any]) -> tuple[RopeSpec, RopeSpec | None]:
     """The embedding of all layers, and that of layers with a sliding window where they have one of their own."""

@@ -22,7 +22,7 @@ _PLAIN = {
 
 
 def special_fields(
-    config: dict[str, Any], ropes: Sequence[RopeSpec | None], windows: Sequence[int | None]
+    config: dict[str, Any], ropes: Sequence[RopeSpec | None], windows: Sequence[int | None], max_position: int
 ) -> dict[str, Any]:
     """Name and value of each field that asks for more than a plain Llama.
 
@@ -35,8 +35,9 @@ def special_fields(
             special["rope_type"] = rope.type
         if rope and rope.rotary_share != 1.0:
             special["partial_rotary_factor"] = rope.rotary_share
-    if any(windows):
-        special["sliding_window"] = next(window for window in windows if window)
+    for window in windows:
+        if window is not None and window < max_position:  # one that no sequence outgrows asks for nothing
+            special["sliding_window"] = window
     for kind in config.get("layer_types") or ():
         # A sliding layer without a window: what it is to attend to is anybody's guess.
         if kind not in (FULL, SLIDING) or (kind == SLIDING and config.get("sliding_window") is None):

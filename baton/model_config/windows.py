@@ -5,16 +5,16 @@ from typing import Any
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_windows(config: dict[str, Any], max_position: int) -> tuple[int | None, ...]:
+def read_windows(config: dict[str, Any]) -> tuple[int | None, ...]:
     """For each layer how many tokens it attends to, a token itself included; None for all of them.
 
-    A window that no sequence outgrows is none. Where config.json has no `layer_types`, they follow the older fields:
+    Where config.json has no `layer_types`, they follow the older fields:
     `sliding_window_pattern` n (every n-th layer is full), `max_window_layers` n (the first n layers are full), or else
     every layer has the window.
     """
     layers: int = config["num_hidden_layers"]
     window = config.get("sliding_window")
-    if window is None or not config.get("use_sliding_window", True) or window >= max_position:
+    if window is None or not config.get("use_sliding_window", True):
         return (None,) * layers
     types = config.get("layer_types")
     if types:

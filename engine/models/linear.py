@@ -43,6 +43,10 @@ class Linear:
             return self._few_rows(x, "silu", None)
         return F.silu(F.linear(x, self._weight, self._bias), inplace=True)
 
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """gelu(y) in its approximation by tanh (Hendrycks and Gimpel, 2016)."""
+        return F.gelu(self(x), approximate="tanh")
+
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """y * factor; [rows, out] both. May overwrite `factor`."""
         if self._few_rows and x.shape[0] <= _FEW_ROWS:

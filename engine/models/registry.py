@@ -17,11 +17,32 @@ class NativeModel(NamedTuple):
     """Model code of ours."""
 
     module: str
-    name: str  # called with spec, weights and max_model_len; a class or a function
+    name: str  # of a function of spec, weights and max_model_len
     computes: frozenset[str]  # of `ModelSpec.special`: what this code takes into account
 
 
-_ARCHITECTURES = {"LlamaForCausalLM": NativeModel("engine.models.llama", "Llama", frozenset({"attention_bias"}))}
+def _native(module: str, computes: str, name: str = "load") -> NativeModel:
+    return NativeModel(f"engine.models.{module}", name, frozenset({"rope_type", *computes.split()}))
+
+
+# docs/models.md has a line for each.
+NATIVE_MODELS = {
+    "LlamaForCausalLM": _native("llama", "hidden_act attention_bias mlp_bias"),
+    "MistralForCausalLM": _native("llama", "hidden_act sliding_window"),
+    "Qwen2ForCausalLM": _native("qwen2", "hidden_act sliding_window"),
+    "Qwen3ForCausalLM": _native("qwen3", "hidden_act sliding_window attention_bias"),
+    "Phi3ForCausalLM": _native("phi3", "hidden_act sliding_window partial_rotary_factor"),
+    "Gemma2ForCausalLM": _native(
+        "gemma",
+        "hidden_act sliding_window attention_bias attn_logit_softcapping final_logit_softcapping",
+        "load_gemma2",
+    ),
+    "Gemma3ForCausalLM": _native(
+        "gemma", "hidden_act sliding_window attention_bias final_logit_softcapping", "load_gemma3"
+    ),
+    "MixtralForCausalLM": _native("mixtral", "sliding_window num_experts"),
+    "Qwen3MoeForCausalLM": _native("qwen3", "sliding_window attention_bias num_experts"),
+}
 
 
 def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_model_len: int) -> Model:
@@ -31,12 +52,12 @@ def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_mo
         BatonError: UNIMPLEMENTED for an unknown architecture, FAILED_PRECONDITION when config.json asks for something
             that the architecture's code does not compute, or when the weights do not fit.
     """
-    if spec.architecture not in _ARCHITECTURES:
+    if spec.architecture not in NATIVE_MODELS:
         raise BatonError(
             ErrorCode.UNIMPLEMENTED,
-            f"got architecture {spec.architecture}, expected one of {', '.join(sorted(_ARCHITECTURES))}",
+            f"got architecture {spec.architecture}, expected one of {', '.join(sorted(NATIVE_MODELS))}",
         )
-    native = _ARCHITECTURES[spec.architecture]
+    native = NATIVE_MODELS[spec.architecture]
     _check_computed(spec, native)
     weights = Weights(Path(spec.path), dtype, device)
     with torch.inference_mode():

@@ -131,25 +131,39 @@ def write_kv(pool: Tensor, layer: int, batch: PagedBatch, keys_values: Tensor) -
     pool.view(-1, head_dim).index_copy_(0, rows, keys_values.reshape(-1, head_dim))
 
 
-def paged_attention(queries: Tensor, pool: Tensor, layer: int, batch: PagedBatch, scale: float) -> Tensor:
-    """Causal attention of new tokens over their sequences' whole contexts, whose KV is in the pool by now.
+def paged_attention(
+    queries: Tensor,
+    pool: Tensor,
+    layer: int,
+    batch: PagedBatch,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Causal attention of new tokens over their sequences' contexts, whose KV is in the pool by now.
 
     Args:
         queries: [tokens, heads, head_dim]; heads is a multiple of the pool's kv_heads (grouped-query attention)
         pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]
         scale: factor on the scores
+        window: the token at position p attends to positions above p - window; None for all up to p
+        softcap: scores become softcap * tanh(scores / softcap) before the softmax
 
     Returns:
         [tokens, heads, head_dim]
     """
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     if batch.decodes:
-        decode = native.paged_decode if native.usable(queries) else paged_decode
         group = batch.decodes
-        decode(queries, pool, layer, group.tokens, group.tables, group.contexts, scale, out)
+        # Contexts that no window cuts are the usual case, also of models that have windows.
+        cut = window if window is not None and group.tables.shape[1] * pool.shape[4] > window else None
+        if cut is None and softcap is None and native.usable(queries):
+            native.paged_decode(queries, pool, layer, *group, scale, out)
+        else:
+            paged_decode(queries, pool, layer, *group, scale, out, cut, softcap)
     for part in batch.prefills:
         span = slice(part.first, part.first + part.num_tokens)
-        out[span] = _prefill(queries[span], pool, layer, part, scale)
+        out[span] = _prefill(queries[span], pool, layer, part, scale, window, softcap)
     return out
 
 
@@ -162,15 +176,21 @@ def paged_decode(
     contexts: Tensor,
     scale: float,
     out: Tensor,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> None:
     """Attention of sequences with one new token each, written into the rows `tokens` of `out` [tokens, heads, dim].
 
     Args:
-        queries, pool, scale: as in `paged_attention`
+        queries, pool, scale, window, softcap: as in `paged_attention`
         tokens, tables, contexts: as in `DecodeGroup`
     """
     _, kv_heads, layers, _, block_size, head_dim = pool.shape
-    seqs, width = tables.shape
+    seqs = tables.shape[0]
+    first_key = first_block = torch.zeros_like(contexts)  # [seqs]
+    if window is not None:
+        first_key = (contexts - window).clamp(min=0)
+        tables, first_block = _tables_of_windows(tables, first_key // block_size, window, block_size)
     heads = torch.arange(kv_heads, device=pool.device) * (layers * 2) + 2 * layer
     rows = tables[:, None, :].long() * (kv_heads * layers * 2) + heads[None, :, None]  # [seqs, kv_heads, width]
     keys, values = (
@@ -178,28 +198,70 @@ def paged_decode(
         .index_select(0, torch.stack((rows, rows + 1)).flatten())
         .view(2, seqs, kv_heads, -1, head_dim)
     )
-    mask = torch.arange(width * block_size, device=pool.device)[None, :] < contexts[:, None]
+    positions = first_block[:, None] * block_size + torch.arange(keys.shape[2], device=pool.device)
+    mask = (positions < contexts[:, None]) & (positions >= first_key[:, None])
     # What lies behind a context is somebody else's or nobody's, and a NaN times a weight of zero is still a NaN.
     foreign = ~mask[:, None, :, None]
     keys, values = keys.masked_fill(foreign, 0), values.masked_fill(foreign, 0)
     # One new token a sequence: the heads that share a KV head stand where query positions usually do.
     q = queries.index_select(0, tokens).view(seqs, kv_heads, -1, head_dim)
-    o = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask[:, None, None, :], scale=scale)
+    o = _attend(q, keys, values, mask[:, None, None, :], scale, softcap)
     out.index_copy_(0, tokens, o.reshape(seqs, -1, head_dim))
 
 
-def _prefill(queries: Tensor, pool: Tensor, layer: int, part: PrefillSlice, scale: float) -> Tensor:
+def _tables_of_windows(tables: Tensor, first_block: Tensor, window: int, block_size: int) -> tuple[Tensor, Tensor]:
+    """The columns of [seqs, blocks] `tables` that hold each sequence's window, and the first one's number [seqs]."""
+    width = min(tables.shape[1], (window + block_size - 2) // block_size + 1)
+    first_block = first_block.clamp(max=tables.shape[1] - width)
+    columns = first_block[:, None] + torch.arange(width, device=tables.device)
+    return tables.gather(1, columns.long()), first_block
+
+
+def _prefill(
+    queries: Tensor,
+    pool: Tensor,
+    layer: int,
+    part: PrefillSlice,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
     """[new tokens, heads, head_dim] of one sequence, and the same back."""
     _, kv_heads, _, _, block_size, head_dim = pool.shape
-    gathered = pool.view(-1, block_size * head_dim).index_select(0, (part.rows + 2 * layer).flatten())
-    keys, values = gathered.view(2, kv_heads, -1, head_dim)[:, :, : part.context]
-    attended = F.scaled_dot_product_attention(
-        queries.transpose(0, 1)[None],
-        keys[None],
-        values[None],
-        attn_mask=part.mask,
-        is_causal=part.mask is None,
-        scale=scale,
-        enable_gqa=True,
-    )
+    rows, mask, context, start = part.rows, part.mask, part.context, part.context - part.num_tokens
+    if window is not None and window < context:
+        skipped = max(0, start - window + 1) // block_size  # blocks before the first new token's window
+        rows, context = rows[..., skipped:], context - skipped * block_size
+        mask = _window_mask(part, skipped * block_size, window)
+    gathered = pool.view(-1, block_size * head_dim).index_select(0, (rows + 2 * layer).flatten())
+    keys, values = gathered.view(2, kv_heads, -1, head_dim)[:, :, :context]
+    if mask is None and softcap is not None:
+        mask = _window_mask(part, 0, part.context)
+    attended = _attend(queries.transpose(0, 1)[None], keys[None], values[None], mask, scale, softcap)
     return attended[0].transpose(0, 1)
+
+
+def _window_mask(part: PrefillSlice, first_key: int, window: int) -> Tensor:
+    """[new tokens, keys from `first_key` on] True where attended."""
+    device = part.rows.device
+    queries = torch.arange(part.context - part.num_tokens, part.context, device=device)[:, None]
+    keys = torch.arange(first_key, part.context, device=device)[None, :]
+    return (keys <= queries) & (keys > queries - window)
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+) -> Tensor:
+    """[seqs, heads, new, head_dim] over keys and values [seqs, kv_heads, all, head_dim]; without `mask`: causal."""
+    if softcap is None:
+        grouped = queries.shape[1] != keys.shape[1]
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+        )
+    assert mask is not None
+    seqs, kv_heads = keys.shape[:2]
+    by_kv_head = queries.reshape(seqs, kv_heads, -1, queries.shape[3])  # [seqs, kv_heads, group * new, head_dim]
+    scores = (by_kv_head @ keys.transpose(2, 3)).float().mul_(scale / softcap).tanh_().mul_(softcap)
+    masked = scores.view(*queries.shape[:3], -1).masked_fill_(~mask, -torch.inf)
+    weights = masked.softmax(dim=-1).to(values.dtype).view(scores.shape)
+    return (weights @ values).view(queries.shape)

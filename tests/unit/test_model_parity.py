@@ -1,83 +1,96 @@
 """Native models give transformers' logits in float32, however the tokens are cut into steps."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from baton.errors import BatonError, ErrorCode
 from baton.model_spec import load_model_spec
 from baton_kernels.attention import SequenceSlice, plan_batch
-from engine.models.registry import load_model
+from engine.models.registry import NATIVE_MODELS, load_model
+from tests.fakes.tiny_models import CASES, CONTEXT, write_tiny_model
 
 TOLERANCE = 1e-4
 BLOCK = 8
+TABLES = ([5, 3, 9, 2, 7, 1, 8, 6, 0], [14, 10, 13, 11, 12, 15, 19, 16, 17], list(range(20, 29)))  # of block ids
+
+
+class Part(NamedTuple):
+    """New tokens of one of the three sequences."""
+
+    sequence: int
+    start: int
+    end: int
 
 
 class Harness:
-    """A model over a pool, fed explicit slices."""
+    """A model over a pool, three sequences for it, and the logits that transformers gives for them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, case: str, folder: Path) -> None:
+        oracle = write_tiny_model(case, folder)
         spec = load_model_spec(folder)
-        self.model = load_model(spec, torch.float32, torch.device("cpu"), spec.max_position_embeddings)
-        self.pool = torch.zeros(64, spec.num_kv_heads, spec.num_layers, 2, BLOCK, spec.head_dim)
-        self.oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.model = load_model(spec, torch.float32, torch.device("cpu"), CONTEXT)
+        self.pool = torch.zeros(30, spec.num_kv_heads, spec.num_layers, 2, BLOCK, spec.head_dim)
+        self.ids = torch.randint(3, 320, (3, CONTEXT), generator=torch.Generator().manual_seed(1))
+        with torch.inference_mode():
+            self.expected = oracle(self.ids).logits
 
     @torch.inference_mode()
-    def run(self, parts: list[tuple[torch.Tensor, int, list[int]]]) -> list[torch.Tensor]:
-        """Each part: all token ids of a sequence, where the new ones start, its blocks. Logits of the new tokens."""
-        slices = [SequenceSlice(start, len(ids) - start, blocks) for ids, start, blocks in parts]
+    def check_step(self, parts: Sequence[Part]) -> None:
+        """Runs the parts as one batch, and compares all their logits."""
+        slices = [SequenceSlice(part.start, part.end - part.start, TABLES[part.sequence]) for part in parts]
         hidden = self.model.forward(
-            torch.cat([ids[start:] for ids, start, _ in parts]),
-            torch.cat([torch.arange(start, len(ids)) for ids, start, _ in parts]),
+            torch.cat([self.ids[part.sequence, part.start : part.end] for part in parts]),
+            torch.cat([torch.arange(part.start, part.end) for part in parts]),
             self.pool,
             plan_batch(slices, self.pool),
         )
-        return list(self.model.logits(hidden).split([s.num_tokens for s in slices]))
-
-    @torch.inference_mode()
-    def expected(self, ids: torch.Tensor, start: int) -> torch.Tensor:
-        return self.oracle(ids[None]).logits[0, start:]
+        expected = torch.cat([self.expected[part.sequence, part.start : part.end] for part in parts])
+        assert (self.model.logits(hidden) - expected).abs().max() < TOLERANCE
 
 
-@pytest.fixture(scope="module")
-def harness(tiny_llama: Path) -> Harness:
-    return Harness(tiny_llama)
+@pytest.fixture(scope="module", params=CASES)
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    return Harness(request.param, tmp_path_factory.mktemp("tiny"))
 
 
-def random_ids(count: int, seed: int) -> torch.Tensor:
-    return torch.randint(0, 320, (count,), generator=torch.Generator().manual_seed(seed))
+def test_whole_prefill(harness: Harness) -> None:
+    harness.check_step([Part(0, 0, CONTEXT)])
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 9, 100])
-def test_whole_prefill(harness: Harness, length: int) -> None:
-    ids = random_ids(length, length)
-    (got,) = harness.run([(ids, 0, list(range(20, 40)))])
-    assert (got - harness.expected(ids, 0)).abs().max() < TOLERANCE
+@pytest.mark.parametrize("size", [7, 8, 30])
+def test_chunked_prefill(harness: Harness, size: int) -> None:
+    for start in range(0, CONTEXT, size):
+        harness.check_step([Part(0, start, min(start + size, CONTEXT))])
 
 
-def test_chunked_prefill_then_decode(harness: Harness) -> None:
-    ids, blocks, start = random_ids(60, 1), [5, 3, 9, 2, 7, 1, 8, 6], 0
-    for size in (8, 16, 13, 1, 1, 20, 1):
-        (got,) = harness.run([(ids[: start + size], start, blocks)])
-        assert (got - harness.expected(ids[: start + size], start)).abs().max() < TOLERANCE
-        start += size
+def test_mixed_batches(harness: Harness) -> None:
+    """Prefills, chunks and decodes of different sequences in one step."""
+    harness.check_step([Part(0, 0, 29), Part(2, 0, 40)])
+    harness.check_step([Part(0, 29, 30), Part(1, 0, 11), Part(2, 40, 71)])
+    harness.check_step([Part(1, 11, 12), Part(0, 30, CONTEXT), Part(2, 71, 72)])
 
 
-def test_mixed_batch(harness: Harness) -> None:
-    first, second, third = random_ids(30, 2), random_ids(11, 3), random_ids(77, 4)
-    tables = [list(range(4)), [10, 8], list(range(20, 30))]
-    harness.run([(first[:29], 0, tables[0]), (third[:40], 0, tables[2])])
-    got = harness.run([(first, 29, tables[0]), (second, 0, tables[1]), (third, 40, tables[2])])
-    for logits, ids, start in zip(got, (first, second, third), (29, 0, 40), strict=True):
-        assert (logits - harness.expected(ids, start)).abs().max() < TOLERANCE
+def test_decodes(harness: Harness) -> None:
+    """All three, one token each, at different lengths."""
+    starts = (1, 14, 50)
+    harness.check_step([Part(sequence, 0, start) for sequence, start in enumerate(starts)])
+    for step in range(10):
+        harness.check_step([Part(sequence, start + step, start + step + 1) for sequence, start in enumerate(starts)])
+
+
+def test_every_native_model_is_compared() -> None:
+    families = {family.removesuffix("Text") for family, _ in CASES.values()}
+    assert {f"{family}ForCausalLM" for family in families} == set(NATIVE_MODELS)
 
 
 def test_refuses_what_it_does_not_know(tiny_llama: Path, tmp_path: Path) -> None:
     text = (tiny_llama / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace("LlamaForCausalLM", "MambaForCausalLM"))
-    with pytest.raises(BatonError, match="got architecture MambaForCausalLM, expected one of LlamaForCausalLM"):
+    with pytest.raises(BatonError, match="got architecture MambaForCausalLM, expected one of .*LlamaForCausalLM"):
         load_model(load_model_spec(tmp_path), torch.float32, torch.device("cpu"), 16)
 
 
