@@ -98,6 +98,7 @@ def layout_to_pb(layout: KvLayout) -> kv_pb2.KvLayout:
         tp_rank=layout.tp_rank,
         tp_size=layout.tp_size,
         model_fingerprint=layout.model_fingerprint,
+        rope_variant=layout.rope_variant,
     )
 
 
@@ -114,6 +115,7 @@ def layout_from_pb(pb: kv_pb2.KvLayout) -> KvLayout:
         tp_rank=pb.tp_rank,
         tp_size=pb.tp_size,
         model_fingerprint=pb.model_fingerprint,
+        rope_variant=pb.rope_variant,
     )
 
 

@@ -62,6 +62,7 @@ class KvLayout(msgspec.Struct, frozen=True):
     tp_rank: int = 0
     tp_size: int = 1
     version: int = 1
+    rope_variant: str = ""  # which rotary embedding, of a model that has several by the length served
 
     @property
     def block_bytes(self) -> int:

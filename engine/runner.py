@@ -48,6 +48,7 @@ class ModelRunner:
             block_size=config.cache.block_size,
             dtype=config.dtype,
             model_fingerprint=spec.fingerprint,
+            rope_variant=spec.rope.variant(max_model_len),
         )
         self.num_blocks = _num_blocks(config, self.layout, max_model_len)
         self._model = load_model(spec, _DTYPES[config.dtype], self._device, max_model_len)

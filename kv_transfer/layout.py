@@ -16,6 +16,7 @@ _REMEDIES = {
     "head_dim": _MODEL,
     "dtype": "start both with the same --dtype",
     "block_size": "start both with the same --block-size",
+    "rope_variant": "start both with the same --max-model-len: it chooses how this model's positions are stretched",
     "tp_size": _RELEASE,  # this one has no tensor parallelism
     "tp_rank": _RELEASE,
 }

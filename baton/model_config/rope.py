@@ -41,8 +41,8 @@ class RopeSpec(msgspec.Struct, frozen=True):
         """
         if self.type == "longrope":
             return "long" if max_model_len > self.original_max_position else "short"
-        if self.type == "dynamic" and max_model_len > self.original_max_position:
-            return f"for {max_model_len} tokens"
+        if self.type == "dynamic":
+            return f"for {max_model_len} tokens" if max_model_len > self.original_max_position else "unstretched"
         return ""
 
 

@@ -15,7 +15,7 @@ class WorkerRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class KvLayout(_message.Message):
-    __slots__ = ("version", "num_layers", "num_kv_heads", "head_dim", "block_size", "dtype", "order", "tp_rank", "tp_size", "model_fingerprint")
+    __slots__ = ("version", "num_layers", "num_kv_heads", "head_dim", "block_size", "dtype", "order", "tp_rank", "tp_size", "model_fingerprint", "rope_variant")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUM_LAYERS_FIELD_NUMBER: _ClassVar[int]
     NUM_KV_HEADS_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class KvLayout(_message.Message):
     TP_RANK_FIELD_NUMBER: _ClassVar[int]
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    ROPE_VARIANT_FIELD_NUMBER: _ClassVar[int]
     version: int
     num_layers: int
     num_kv_heads: int
@@ -36,7 +37,8 @@ class KvLayout(_message.Message):
     tp_rank: int
     tp_size: int
     model_fingerprint: str
-    def __init__(self, version: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., order: _Optional[str] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., model_fingerprint: _Optional[str] = ...) -> None: ...
+    rope_variant: str
+    def __init__(self, version: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., order: _Optional[str] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., rope_variant: _Optional[str] = ...) -> None: ...
 
 class KvEndpoint(_message.Message):
     __slots__ = ("connector", "metadata")

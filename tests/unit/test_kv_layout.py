@@ -21,6 +21,7 @@ OTHER_VALUES = {
     "order": "layer,kv,token,head,dim",
     "tp_rank": 1,
     "tp_size": 4,
+    "rope_variant": "long",
 }
 
 

@@ -90,7 +90,7 @@ def test_every_native_model_is_compared() -> None:
 def test_refuses_what_it_does_not_know(tiny_llama: Path, tmp_path: Path) -> None:
     text = (tiny_llama / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace("LlamaForCausalLM", "MambaForCausalLM"))
-    with pytest.raises(BatonError, match="got architecture MambaForCausalLM, expected one of .*LlamaForCausalLM"):
+    with pytest.raises(BatonError, match=r"got architecture MambaForCausalLM, expected one of .*LlamaForCausalLM"):
         load_model(load_model_spec(tmp_path), torch.float32, torch.device("cpu"), 16)
 
 
