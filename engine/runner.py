@@ -10,8 +10,10 @@ from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec
 from baton.types import KvLayout, TokenLogprobs
 from baton_kernels.attention import SequenceSlice, plan_batch
-from baton_kernels.sampling import RowParams, sample, top_logprobs
+from baton_kernels.sampling import sample
+from baton_kernels.sampling_batch import RowParams, make_batch
 from engine.config import EngineConfig
+from engine.logprobs import token_logprobs
 from engine.models.registry import load_model
 from engine.request import Key, Request
 from engine.scheduler.base import StepPlan
@@ -108,21 +110,22 @@ def _num_blocks(config: EngineConfig, layout: KvLayout, max_model_len: int) -> i
 
 
 def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
-    ids = sample(logits, [_row_params(request) for request in requests]).tolist()
-    tokens = {request.key: token for request, token in zip(requests, ids, strict=True)}
-    logprobs = {}
-    for row, request in enumerate(requests):
-        count = request.sampling.num_logprobs
-        if count is not None:
-            value, top = top_logprobs(logits[row], tokens[request.key], count)
-            logprobs[request.key] = TokenLogprobs(tokens[request.key], value, tuple(top))
-    return StepResult(tokens, logprobs)
+    batch = make_batch([_row_params(request) for request in requests], logits.shape[1], logits.device)
+    drawn = sample(logits, batch)
+    tokens = {request.key: token for request, token in zip(requests, drawn.tolist(), strict=True)}
+    wanted = [row for row, request in enumerate(requests) if request.sampling.num_logprobs is not None]
+    if not wanted:
+        return StepResult(tokens, {})
+    rows = torch.tensor(wanted, device=logits.device)
+    counts = [requests[row].sampling.num_logprobs or 0 for row in wanted]
+    told = token_logprobs(logits[rows], drawn[rows], counts)
+    return StepResult(tokens, {requests[row].key: logprobs for row, logprobs in zip(wanted, told, strict=True)})
 
 
 def _row_params(request: Request) -> RowParams:
     sampling = request.sampling
     position = request.num_output_tokens
-    penalised = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
+    penalized = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
     return RowParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -135,6 +138,6 @@ def _row_params(request: Request) -> RowParams:
         banned=sampling.stop_token_ids if position < sampling.min_tokens else (),
         seed=sampling.seed,
         position=position,
-        prompt=request.tokens[: request.num_prompt_tokens] if penalised else (),
-        output=request.tokens[request.num_prompt_tokens :] if penalised else (),
+        prompt=request.tokens[: request.num_prompt_tokens] if penalized else (),
+        output=request.tokens[request.num_prompt_tokens :] if penalized else (),
     )

@@ -17,20 +17,19 @@ def _mul_hi_lo(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
     return (product >> 32) & _LOW, product & _LOW
 
 
-def philox(seed: int, counter: Tensor, position: int) -> Tensor:
-    """Four 32-bit words for each counter.
+def philox(seed: Tensor, counter: Tensor, position: Tensor) -> Tensor:
+    """Four 32-bit words for each counter; the arguments are broadcast against each other.
 
     Args:
-        seed: 64 bits, the key
-        counter: [n] int64 in [0, 2**32), first counter word
-        position: second counter word, in [0, 2**32)
+        seed: [...] int64, whose 64 bits are the key
+        counter: [...] int64 in [0, 2**32), first counter word
+        position: [...] int64 in [0, 2**32), second counter word
 
     Returns:
-        [n, 4] int64 in [0, 2**32)
+        [..., 4] int64 in [0, 2**32)
     """
-    c0 = counter & _LOW
-    c1 = torch.full_like(c0, position & _LOW)
-    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    c0, c1 = torch.broadcast_tensors(counter & _LOW, position & _LOW)
+    c2 = c3 = torch.zeros_like(c0)
     k0, k1 = seed & _LOW, (seed >> 32) & _LOW
     for _ in range(10):
         hi0, lo0 = _mul_hi_lo(_MULTIPLIERS[0], c0)
@@ -40,12 +39,20 @@ def philox(seed: int, counter: Tensor, position: int) -> Tensor:
     return torch.stack((c0, c1, c2, c3), dim=-1)
 
 
-def gumbel_noise(seed: int, position: int, size: int, device: torch.device) -> Tensor:
-    """Standard Gumbel noise for one output position over a vocabulary.
+def gumbel_noise(seed: Tensor, position: Tensor, size: int) -> Tensor:
+    """Standard Gumbel noise over a vocabulary, for one output position of each row.
+
+    Token t has word t % 4 of counter t // 4, so that its noise depends on (seed, position, t) alone.
+
+    Args:
+        seed: [rows] int64
+        position: [rows] int64
+        size: of the vocabulary
 
     Returns:
-        [size] float32; adding it to log-probabilities and taking the argmax draws from the distribution
+        [rows, size] float32; adding it to log-probabilities and taking the argmax draws from the distribution
     """
-    words = philox(seed, torch.arange(-(-size // 4), device=device), position).flatten()[:size]
+    counter = torch.arange(-(-size // 4), device=seed.device)
+    words = philox(seed[:, None], counter, position[:, None]).flatten(1)[:, :size]
     uniform = (words.to(torch.float64) + 0.5) / 2**32  # in (0, 1), both ends excluded
     return (-torch.log(-torch.log(uniform))).to(torch.float32)
