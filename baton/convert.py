@@ -48,6 +48,9 @@ def sampling_to_pb(params: SamplingParams) -> sampling_pb2.SamplingParams:
         min_tokens=params.min_tokens,
         stop_token_ids=params.stop_token_ids,
         logprobs=params.num_logprobs,
+        bad_word_token_ids=[sampling_pb2.TokenSequence(token_ids=word) for word in params.bad_words],
+        allowed_token_ids=params.allowed_token_ids,
+        prompt_logprobs=params.num_prompt_logprobs,
     )
 
 
@@ -74,6 +77,9 @@ def sampling_from_pb(pb: sampling_pb2.SamplingParams) -> SamplingParams:
         min_tokens=pb.min_tokens,
         stop_token_ids=tuple(pb.stop_token_ids),
         num_logprobs=pb.logprobs if pb.HasField("logprobs") else None,
+        bad_words=tuple(tuple(word.token_ids) for word in pb.bad_word_token_ids),
+        allowed_token_ids=tuple(pb.allowed_token_ids),
+        num_prompt_logprobs=pb.prompt_logprobs if pb.HasField("prompt_logprobs") else None,
     )
 
 

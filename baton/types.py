@@ -32,10 +32,13 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     num_logprobs: int | None = None  # None: none wanted; 0: the sampled token's only
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output must not contain
+    allowed_token_ids: tuple[int, ...] = ()  # (): all
+    num_prompt_logprobs: int | None = None  # as `num_logprobs`, for each prompt token but the first
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Natural log-probabilities at one output position: the sampled token's and the best alternatives', best first."""
+    """Natural log-probabilities at one position: the token's that is there and the best alternatives', best first."""
 
     token_id: int
     logprob: float

@@ -52,7 +52,8 @@ class InferenceServicer(object):
     """
 
     def Generate(self, request, context):
-        """The first response carries the first token; the last has finish_reason, usage and hand_over set.
+        """What is said of the prompt comes first (echo, prompt_logprobs), then the tokens; the last response has
+        finish_reason, usage and hand_over set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

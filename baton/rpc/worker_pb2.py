@@ -26,63 +26,65 @@ from baton.rpc import kv_pb2 as baton_dot_rpc_dot_kv__pb2
 from baton.rpc import sampling_pb2 as baton_dot_rpc_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/rpc/worker.proto\x12\x08\x62\x61ton.v1\x1a\x12\x62\x61ton/rpc/kv.proto\x1a\x18\x62\x61ton/rpc/sampling.proto\"\x99\x01\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x1e\n\x05grant\x18\x05 \x01(\x0b\x32\x0f.baton.v1.Grant\"k\n\x0cPrefillEvent\x12+\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x14.baton.v1.FirstTokenH\x00\x12%\n\x04\x64one\x18\x02 \x01(\x0b\x32\x15.baton.v1.PrefillDoneH\x00\x42\x07\n\x05\x65vent\"\x96\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12)\n\x08logprobs\x18\x02 \x01(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\r\"8\n\x0bPrefillDone\x12)\n\x08transfer\x18\x01 \x01(\x0b\x32\x17.baton.v1.TransferStats\"x\n\rTransferStats\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06writes\x18\x03 \x01(\r\x12\x0f\n\x07post_us\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\"9\n\x14\x43\x61ncelPrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\"\'\n\x15\x43\x61ncelPrefillResponse\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\"y\n\x0eReserveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\"O\n\x0fReserveResponse\x12\x1e\n\x05grant\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Grant\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\"x\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x12\n\x08grant_id\x18\x03 \x01(\tH\x00\x12&\n\x05local\x18\x04 \x01(\x0b\x32\x15.baton.v1.LocalPromptH\x00\x42\x08\n\x06source\"S\n\x0bLocalPrompt\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12*\n\x08sampling\x18\x02 \x01(\x0b\x32\x18.baton.v1.SamplingParams\"\x96\x01\n\x0b\x44\x65\x63odeEvent\x12&\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AdmittedH\x00\x12(\n\x06tokens\x18\x02 \x01(\x0b\x32\x16.baton.v1.DecodeTokensH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.baton.v1.DecodeFinishedH\x00\x42\x07\n\x05\x65vent\"1\n\x08\x41\x64mitted\x12\x11\n\tverify_us\x18\x01 \x01(\x04\x12\x12\n\ncontrol_us\x18\x02 \x01(\x04\"\x83\x01\n\x0c\x44\x65\x63odeTokens\x12\x17\n\x0foutput_position\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x08logprobs\x18\x03 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\r\"]\n\x0e\x44\x65\x63odeFinished\x12-\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\"A\n\x0eReleaseRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x65nced\x18\x03 \x01(\x08\"\x11\n\x0fReleaseResponse\"\x16\n\x14GetWorkerInfoRequest\"\xba\x01\n\nWorkerInfo\x12#\n\x06worker\x18\x01 \x01(\x0b\x32\x13.baton.v1.WorkerRef\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\r\n\x05model\x18\x03 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\"\n\x06layout\x18\x06 \x01(\x0b\x32\x12.baton.v1.KvLayout\"\x17\n\x15GetWorkerStatsRequest\"\x17\n\x15\x43heckIntegrityRequest\"\xc2\x02\n\x0bWorkerStats\x12\x14\n\x0c\x62locks_total\x18\x01 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x02 \x01(\r\x12\x15\n\rblocks_cached\x18\x03 \x01(\r\x12\x15\n\rblocks_active\x18\x04 \x01(\r\x12\x1a\n\x12\x62locks_quarantined\x18\x05 \x01(\r\x12\x18\n\x10requests_running\x18\x06 \x01(\r\x12\x18\n\x10requests_waiting\x18\x07 \x01(\r\x12\x13\n\x0bgrants_open\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x1b\n\x13prefix_query_tokens\x18\n \x01(\x04\x12\x19\n\x11prefix_hit_tokens\x18\x0b \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0c \x01(\x04\x12\x19\n\x11\x64igest_mismatches\x18\r \x01(\x04*v\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x12\x1a\n\x16WORKER_ROLE_AGGREGATED\x10\x03\x32\xa0\x01\n\rPrefillWorker\x12=\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x16.baton.v1.PrefillEvent0\x01\x12P\n\rCancelPrefill\x12\x1e.baton.v1.CancelPrefillRequest\x1a\x1f.baton.v1.CancelPrefillResponse2\xca\x01\n\x0c\x44\x65\x63odeWorker\x12>\n\x07Reserve\x12\x18.baton.v1.ReserveRequest\x1a\x19.baton.v1.ReserveResponse\x12:\n\x06\x44\x65\x63ode\x12\x17.baton.v1.DecodeRequest\x1a\x15.baton.v1.DecodeEvent0\x01\x12>\n\x07Release\x12\x18.baton.v1.ReleaseRequest\x1a\x19.baton.v1.ReleaseResponse2\xea\x01\n\rWorkerControl\x12\x45\n\rGetWorkerInfo\x12\x1e.baton.v1.GetWorkerInfoRequest\x1a\x14.baton.v1.WorkerInfo\x12H\n\x0eGetWorkerStats\x12\x1f.baton.v1.GetWorkerStatsRequest\x1a\x15.baton.v1.WorkerStats\x12H\n\x0e\x43heckIntegrity\x12\x1f.baton.v1.CheckIntegrityRequest\x1a\x15.baton.v1.WorkerStatsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/rpc/worker.proto\x12\x08\x62\x61ton.v1\x1a\x12\x62\x61ton/rpc/kv.proto\x1a\x18\x62\x61ton/rpc/sampling.proto\"\x99\x01\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x1e\n\x05grant\x18\x05 \x01(\x0b\x32\x0f.baton.v1.Grant\"\xa0\x01\n\x0cPrefillEvent\x12+\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x14.baton.v1.FirstTokenH\x00\x12%\n\x04\x64one\x18\x02 \x01(\x0b\x32\x15.baton.v1.PrefillDoneH\x00\x12\x33\n\x0fprompt_logprobs\x18\x14 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"M\n\x0ePromptLogprobs\x12\x10\n\x08position\x18\x01 \x01(\r\x12)\n\x08logprobs\x18\x02 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\"\x96\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12)\n\x08logprobs\x18\x02 \x01(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\r\"8\n\x0bPrefillDone\x12)\n\x08transfer\x18\x01 \x01(\x0b\x32\x17.baton.v1.TransferStats\"x\n\rTransferStats\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06writes\x18\x03 \x01(\r\x12\x0f\n\x07post_us\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\"9\n\x14\x43\x61ncelPrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\"\'\n\x15\x43\x61ncelPrefillResponse\x12\x0e\n\x06\x66\x65nced\x18\x01 \x01(\x08\"y\n\x0eReserveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\"O\n\x0fReserveResponse\x12\x1e\n\x05grant\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Grant\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\"x\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x12\n\x08grant_id\x18\x03 \x01(\tH\x00\x12&\n\x05local\x18\x04 \x01(\x0b\x32\x15.baton.v1.LocalPromptH\x00\x42\x08\n\x06source\"S\n\x0bLocalPrompt\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12*\n\x08sampling\x18\x02 \x01(\x0b\x32\x18.baton.v1.SamplingParams\"\xcb\x01\n\x0b\x44\x65\x63odeEvent\x12&\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AdmittedH\x00\x12(\n\x06tokens\x18\x02 \x01(\x0b\x32\x16.baton.v1.DecodeTokensH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.baton.v1.DecodeFinishedH\x00\x12\x33\n\x0fprompt_logprobs\x18\x14 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"1\n\x08\x41\x64mitted\x12\x11\n\tverify_us\x18\x01 \x01(\x04\x12\x12\n\ncontrol_us\x18\x02 \x01(\x04\"\x83\x01\n\x0c\x44\x65\x63odeTokens\x12\x17\n\x0foutput_position\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12)\n\x08logprobs\x18\x03 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\r\"]\n\x0e\x44\x65\x63odeFinished\x12-\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\"A\n\x0eReleaseRequest\x12\x10\n\x08grant_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x65nced\x18\x03 \x01(\x08\"\x11\n\x0fReleaseResponse\"\x16\n\x14GetWorkerInfoRequest\"\xba\x01\n\nWorkerInfo\x12#\n\x06worker\x18\x01 \x01(\x0b\x32\x13.baton.v1.WorkerRef\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\r\n\x05model\x18\x03 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\"\n\x06layout\x18\x06 \x01(\x0b\x32\x12.baton.v1.KvLayout\"\x17\n\x15GetWorkerStatsRequest\"\x17\n\x15\x43heckIntegrityRequest\"\xc2\x02\n\x0bWorkerStats\x12\x14\n\x0c\x62locks_total\x18\x01 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x02 \x01(\r\x12\x15\n\rblocks_cached\x18\x03 \x01(\r\x12\x15\n\rblocks_active\x18\x04 \x01(\r\x12\x1a\n\x12\x62locks_quarantined\x18\x05 \x01(\r\x12\x18\n\x10requests_running\x18\x06 \x01(\r\x12\x18\n\x10requests_waiting\x18\x07 \x01(\r\x12\x13\n\x0bgrants_open\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x1b\n\x13prefix_query_tokens\x18\n \x01(\x04\x12\x19\n\x11prefix_hit_tokens\x18\x0b \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0c \x01(\x04\x12\x19\n\x11\x64igest_mismatches\x18\r \x01(\x04*v\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x12\x1a\n\x16WORKER_ROLE_AGGREGATED\x10\x03\x32\xa0\x01\n\rPrefillWorker\x12=\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x16.baton.v1.PrefillEvent0\x01\x12P\n\rCancelPrefill\x12\x1e.baton.v1.CancelPrefillRequest\x1a\x1f.baton.v1.CancelPrefillResponse2\xca\x01\n\x0c\x44\x65\x63odeWorker\x12>\n\x07Reserve\x12\x18.baton.v1.ReserveRequest\x1a\x19.baton.v1.ReserveResponse\x12:\n\x06\x44\x65\x63ode\x12\x17.baton.v1.DecodeRequest\x1a\x15.baton.v1.DecodeEvent0\x01\x12>\n\x07Release\x12\x18.baton.v1.ReleaseRequest\x1a\x19.baton.v1.ReleaseResponse2\xea\x01\n\rWorkerControl\x12\x45\n\rGetWorkerInfo\x12\x1e.baton.v1.GetWorkerInfoRequest\x1a\x14.baton.v1.WorkerInfo\x12H\n\x0eGetWorkerStats\x12\x1f.baton.v1.GetWorkerStatsRequest\x1a\x15.baton.v1.WorkerStats\x12H\n\x0e\x43heckIntegrity\x12\x1f.baton.v1.CheckIntegrityRequest\x1a\x15.baton.v1.WorkerStatsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.rpc.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERROLE']._serialized_start=2298
-  _globals['_WORKERROLE']._serialized_end=2416
+  _globals['_WORKERROLE']._serialized_start=2484
+  _globals['_WORKERROLE']._serialized_end=2602
   _globals['_PREFILLREQUEST']._serialized_start=83
   _globals['_PREFILLREQUEST']._serialized_end=236
-  _globals['_PREFILLEVENT']._serialized_start=238
-  _globals['_PREFILLEVENT']._serialized_end=345
-  _globals['_FIRSTTOKEN']._serialized_start=348
-  _globals['_FIRSTTOKEN']._serialized_end=498
-  _globals['_PREFILLDONE']._serialized_start=500
-  _globals['_PREFILLDONE']._serialized_end=556
-  _globals['_TRANSFERSTATS']._serialized_start=558
-  _globals['_TRANSFERSTATS']._serialized_end=678
-  _globals['_CANCELPREFILLREQUEST']._serialized_start=680
-  _globals['_CANCELPREFILLREQUEST']._serialized_end=737
-  _globals['_CANCELPREFILLRESPONSE']._serialized_start=739
-  _globals['_CANCELPREFILLRESPONSE']._serialized_end=778
-  _globals['_RESERVEREQUEST']._serialized_start=780
-  _globals['_RESERVEREQUEST']._serialized_end=901
-  _globals['_RESERVERESPONSE']._serialized_start=903
-  _globals['_RESERVERESPONSE']._serialized_end=982
-  _globals['_DECODEREQUEST']._serialized_start=984
-  _globals['_DECODEREQUEST']._serialized_end=1104
-  _globals['_LOCALPROMPT']._serialized_start=1106
-  _globals['_LOCALPROMPT']._serialized_end=1189
-  _globals['_DECODEEVENT']._serialized_start=1192
-  _globals['_DECODEEVENT']._serialized_end=1342
-  _globals['_ADMITTED']._serialized_start=1344
-  _globals['_ADMITTED']._serialized_end=1393
-  _globals['_DECODETOKENS']._serialized_start=1396
-  _globals['_DECODETOKENS']._serialized_end=1527
-  _globals['_DECODEFINISHED']._serialized_start=1529
-  _globals['_DECODEFINISHED']._serialized_end=1622
-  _globals['_RELEASEREQUEST']._serialized_start=1624
-  _globals['_RELEASEREQUEST']._serialized_end=1689
-  _globals['_RELEASERESPONSE']._serialized_start=1691
-  _globals['_RELEASERESPONSE']._serialized_end=1708
-  _globals['_GETWORKERINFOREQUEST']._serialized_start=1710
-  _globals['_GETWORKERINFOREQUEST']._serialized_end=1732
-  _globals['_WORKERINFO']._serialized_start=1735
-  _globals['_WORKERINFO']._serialized_end=1921
-  _globals['_GETWORKERSTATSREQUEST']._serialized_start=1923
-  _globals['_GETWORKERSTATSREQUEST']._serialized_end=1946
-  _globals['_CHECKINTEGRITYREQUEST']._serialized_start=1948
-  _globals['_CHECKINTEGRITYREQUEST']._serialized_end=1971
-  _globals['_WORKERSTATS']._serialized_start=1974
-  _globals['_WORKERSTATS']._serialized_end=2296
-  _globals['_PREFILLWORKER']._serialized_start=2419
-  _globals['_PREFILLWORKER']._serialized_end=2579
-  _globals['_DECODEWORKER']._serialized_start=2582
-  _globals['_DECODEWORKER']._serialized_end=2784
-  _globals['_WORKERCONTROL']._serialized_start=2787
-  _globals['_WORKERCONTROL']._serialized_end=3021
+  _globals['_PREFILLEVENT']._serialized_start=239
+  _globals['_PREFILLEVENT']._serialized_end=399
+  _globals['_PROMPTLOGPROBS']._serialized_start=401
+  _globals['_PROMPTLOGPROBS']._serialized_end=478
+  _globals['_FIRSTTOKEN']._serialized_start=481
+  _globals['_FIRSTTOKEN']._serialized_end=631
+  _globals['_PREFILLDONE']._serialized_start=633
+  _globals['_PREFILLDONE']._serialized_end=689
+  _globals['_TRANSFERSTATS']._serialized_start=691
+  _globals['_TRANSFERSTATS']._serialized_end=811
+  _globals['_CANCELPREFILLREQUEST']._serialized_start=813
+  _globals['_CANCELPREFILLREQUEST']._serialized_end=870
+  _globals['_CANCELPREFILLRESPONSE']._serialized_start=872
+  _globals['_CANCELPREFILLRESPONSE']._serialized_end=911
+  _globals['_RESERVEREQUEST']._serialized_start=913
+  _globals['_RESERVEREQUEST']._serialized_end=1034
+  _globals['_RESERVERESPONSE']._serialized_start=1036
+  _globals['_RESERVERESPONSE']._serialized_end=1115
+  _globals['_DECODEREQUEST']._serialized_start=1117
+  _globals['_DECODEREQUEST']._serialized_end=1237
+  _globals['_LOCALPROMPT']._serialized_start=1239
+  _globals['_LOCALPROMPT']._serialized_end=1322
+  _globals['_DECODEEVENT']._serialized_start=1325
+  _globals['_DECODEEVENT']._serialized_end=1528
+  _globals['_ADMITTED']._serialized_start=1530
+  _globals['_ADMITTED']._serialized_end=1579
+  _globals['_DECODETOKENS']._serialized_start=1582
+  _globals['_DECODETOKENS']._serialized_end=1713
+  _globals['_DECODEFINISHED']._serialized_start=1715
+  _globals['_DECODEFINISHED']._serialized_end=1808
+  _globals['_RELEASEREQUEST']._serialized_start=1810
+  _globals['_RELEASEREQUEST']._serialized_end=1875
+  _globals['_RELEASERESPONSE']._serialized_start=1877
+  _globals['_RELEASERESPONSE']._serialized_end=1894
+  _globals['_GETWORKERINFOREQUEST']._serialized_start=1896
+  _globals['_GETWORKERINFOREQUEST']._serialized_end=1918
+  _globals['_WORKERINFO']._serialized_start=1921
+  _globals['_WORKERINFO']._serialized_end=2107
+  _globals['_GETWORKERSTATSREQUEST']._serialized_start=2109
+  _globals['_GETWORKERSTATSREQUEST']._serialized_end=2132
+  _globals['_CHECKINTEGRITYREQUEST']._serialized_start=2134
+  _globals['_CHECKINTEGRITYREQUEST']._serialized_end=2157
+  _globals['_WORKERSTATS']._serialized_start=2160
+  _globals['_WORKERSTATS']._serialized_end=2482
+  _globals['_PREFILLWORKER']._serialized_start=2605
+  _globals['_PREFILLWORKER']._serialized_end=2765
+  _globals['_DECODEWORKER']._serialized_start=2768
+  _globals['_DECODEWORKER']._serialized_end=2970
+  _globals['_WORKERCONTROL']._serialized_start=2973
+  _globals['_WORKERCONTROL']._serialized_end=3207
 # @@protoc_insertion_point(module_scope)

@@ -52,7 +52,7 @@ class PrefillWorkerServicer(object):
     """
 
     def Prefill(self, request, context):
-        """One FirstToken, then one PrefillDone. Cancelling the call aborts the request.
+        """PromptLogprobs if wanted, one FirstToken, then one PrefillDone. Cancelling the call aborts the request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
