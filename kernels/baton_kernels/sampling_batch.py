@@ -56,9 +56,8 @@ class SamplingBatch(NamedTuple):
     seed: Tensor  # [rows] int64, the 64 bits of the seed
     position: Tensor  # [rows] int64
     random_rows: Tensor  # [*] int64: temperature above 0; the others are greedy
-    min_p_rows: Tensor  # [*] int64 into `random_rows`: with a min_p above 0
-    top_k_rows: Tensor  # [*] int64 into `random_rows`: with a top_k, and perhaps a top_p
-    top_p_rows: Tensor  # [*] int64 into `random_rows`: with a top_p below 1 and no top_k; these alone cost a sort
+    top_k_rows: Tensor  # [*] int64: random rows with a top_k, and perhaps a top_p
+    top_p_rows: Tensor  # [*] int64: random rows with a top_p below 1 and no top_k; these alone cost a sort
     largest_top_k: int  # of `top_k_rows`; 0 without any
     penalized_rows: Tensor  # [p] int64
     prompt: TokenSet  # of penalized rows; `row` indexes `penalized_rows`; tokens may come several times
@@ -121,9 +120,8 @@ def make_batch(rows: Sequence[RowParams], vocab_size: int, device: torch.device)
         seed=seed,
         position=position,
         random_rows=indices(random),
-        min_p_rows=indices([at for at, index in enumerate(random) if rows[index].min_p > 0]),
-        top_k_rows=indices([at for at, index in enumerate(random) if top_ks[index]]),
-        top_p_rows=indices([at for at, index in enumerate(random) if rows[index].top_p < 1 and not top_ks[index]]),
+        top_k_rows=indices([index for index in random if top_ks[index]]),
+        top_p_rows=indices([index for index in random if rows[index].top_p < 1 and not top_ks[index]]),
         largest_top_k=max((top_ks[index] for index in random), default=0),
         penalized_rows=indices(penalized),
         prompt=tokens([rows[index].prompt for index in penalized]),

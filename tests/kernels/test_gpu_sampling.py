@@ -24,7 +24,8 @@ def test_draws_what_the_torch_path_draws(vocab: int, dtype: torch.dtype, kernel_
         if temperatures[row] > 0:
             scaled = (scaled - largests[row]) / temperatures[row].to(kernel_device)
             scaled[scaled < floors[row].item()] = -torch.inf
-            scaled = scaled + gumbel_noise(int(seeds[row]), int(positions[row]), vocab, kernel_device)
+            noise = gumbel_noise(seeds[row : row + 1], positions[row : row + 1], vocab)[0]
+            scaled = scaled + noise.to(kernel_device)
         expected.append(int(scaled.argmax()))
     on_device = [tensor.to(kernel_device) for tensor in (temperatures, seeds, positions, floors)]
     assert sampling.draw(logits, *on_device, largests).tolist() == expected

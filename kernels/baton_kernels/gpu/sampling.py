@@ -29,7 +29,7 @@ def _gumbel(word):
 def _consider(best, best_index, logits, word, index, inside, temperature, largest, floor):
     value = tl.load(logits + index, mask=inside, other=float("-inf")).to(tl.float32)
     if temperature > 0:
-        value = (value - largest) / temperature
+        value = tl.div_rn(value - largest, temperature)  # as the floor was: a token at the floor is not below it
         value = tl.where(value < floor, float("-inf"), value) + _gumbel(word)
     better = value > best
     return tl.where(better, value, best), tl.where(better, index, best_index)
