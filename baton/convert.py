@@ -1,5 +1,7 @@
 """Between the protocol's messages and the types of `baton.types`."""
 
+from collections.abc import Sequence
+
 from baton.rpc import kv_pb2, sampling_pb2, worker_pb2
 from baton.types import (
     ChunkDigest,
@@ -89,6 +91,11 @@ def logprobs_to_pb(logprobs: TokenLogprobs) -> sampling_pb2.TokenLogprobs:
         sampled=sampling_pb2.Logprob(token_id=logprobs.token_id, logprob=logprobs.logprob),
         top=[sampling_pb2.Logprob(token_id=token, logprob=value) for token, value in logprobs.top],
     )
+
+
+def prompt_logprobs_to_pb(position: int, logprobs: Sequence[TokenLogprobs]) -> worker_pb2.PromptLogprobs:
+    """Of consecutive prompt positions from `position` on."""
+    return worker_pb2.PromptLogprobs(position=position, logprobs=[logprobs_to_pb(told) for told in logprobs])
 
 
 def layout_to_pb(layout: KvLayout) -> kv_pb2.KvLayout:

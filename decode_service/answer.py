@@ -3,12 +3,12 @@
 import time
 from collections.abc import AsyncIterator
 
-from baton.convert import finish_to_pb, logprobs_to_pb
+from baton.convert import finish_to_pb, logprobs_to_pb, prompt_logprobs_to_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import worker_pb2
 from baton.telemetry.tracing import SpanEvent
 from engine.event_stream import EventStream, StreamEvent
-from engine.messages import Aborted, Admitted, Failed, Finished, Timeline, Tokens
+from engine.messages import Aborted, Admitted, Failed, Finished, PromptLogprobs, Timeline, Tokens
 from engine.spans import AttemptSpans
 
 
@@ -62,6 +62,9 @@ class Answer:
                 control_us = max(0, event.admitted_unix_ns - event.kv_ready_unix_ns) // 1000
                 admitted = worker_pb2.Admitted(verify_us=event.verify_us, control_us=control_us)
                 return worker_pb2.DecodeEvent(admitted=admitted)
+            case PromptLogprobs():
+                told = prompt_logprobs_to_pb(event.position, event.logprobs)
+                return worker_pb2.DecodeEvent(prompt_logprobs=told)
             case Tokens():
                 return worker_pb2.DecodeEvent(tokens=self._tokens(event))
             case Finished():

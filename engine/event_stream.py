@@ -4,9 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from engine.messages import Aborted, Admitted, Failed, Finished, Granted, Refused, Tokens
+from engine.messages import Aborted, Admitted, Failed, Finished, Granted, PromptLogprobs, Refused, Tokens
 
-StreamEvent = Granted | Refused | Admitted | Tokens | Finished | Failed | Aborted
+StreamEvent = Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Failed | Aborted
 AttemptKey = tuple[str, int]  # request id, epoch
 
 

@@ -1,11 +1,18 @@
 """Log-probabilities of tokens as the engine tells them, in one pass over all rows."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from baton.types import TokenLogprobs
 from baton_kernels.sampling import top_logprobs
+from engine.models.base import Model
+from engine.request import Request
+
+# Logits of a long chunk would be large: 2,048 rows over a vocabulary of 150,000 are 1.2 GB.
+_ROWS_AT_ONCE = 128
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[TokenLogprobs]:
@@ -21,3 +28,27 @@ def token_logprobs(logits: Tensor, tokens: Tensor, counts: Sequence[int]) -> lis
         TokenLogprobs(token, value, tuple(zip(ids[:count], others[:count], strict=True)))
         for token, value, ids, others, count in zip(tokens.tolist(), values, best_ids, best_values, counts, strict=True)
     ]
+
+
+class PromptPart(NamedTuple):
+    """Prompt positions that one step's logits speak of: those of row `first_row` of the first position, and so on."""
+
+    request: Request
+    positions: range
+    first_row: int  # of the flattened batch; it computes the token in front of the first position
+
+
+def prompt_logprobs(model: Model, hidden: Tensor, part: PromptPart) -> list[TokenLogprobs]:
+    """What the model says of the prompt tokens that are at `part.positions`.
+
+    Args:
+        hidden: [tokens, hidden] of the flattened batch, out of `Model.forward`
+    """
+    request, positions = part.request, part.positions
+    rows = hidden[part.first_row : part.first_row + len(positions)]
+    tokens = torch.tensor(request.tokens[positions.start : positions.stop], device=hidden.device)
+    count = request.sampling.num_prompt_logprobs or 0
+    told: list[TokenLogprobs] = []
+    for few_rows, few_tokens in zip(rows.split(_ROWS_AT_ONCE), tokens.split(_ROWS_AT_ONCE), strict=True):
+        told += token_logprobs(model.logits(few_rows), few_tokens, [count] * len(few_tokens))
+    return told

@@ -125,6 +125,15 @@ class Tokens(Message, frozen=True, tag=True):
     cached_tokens: int = 0  # prompt tokens taken from this worker's prefix cache
 
 
+class PromptLogprobs(Message, frozen=True, tag=True):
+    """Of consecutive prompt positions, in order, each once; all before the request's first `Tokens`."""
+
+    request_id: str
+    epoch: int
+    position: int  # of the first one here; 1 at first, since nothing precedes the prompt's first token
+    logprobs: tuple[TokenLogprobs, ...]
+
+
 class ComputeSpan(msgspec.Struct, frozen=True):
     """When one step worked on a request, and on how many of its prompt tokens."""
 
@@ -196,4 +205,16 @@ class CacheChanged(Message, frozen=True, tag=True):
     removed: tuple[bytes, ...]
 
 
-Event = Ready | Granted | Refused | Admitted | Tokens | Finished | Failed | Aborted | StatsReply | CacheChanged
+Event = (
+    Ready
+    | Granted
+    | Refused
+    | Admitted
+    | PromptLogprobs
+    | Tokens
+    | Finished
+    | Failed
+    | Aborted
+    | StatsReply
+    | CacheChanged
+)

@@ -24,6 +24,7 @@ class Request:
     num_computed_tokens: int = 0  # whose KV is in `block_ids`
     num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
     num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
+    num_told_positions: int = 1  # of the prompt, whose log-probabilities are out; the first token has none
     started_unix_ns: int = 0
     first_token_unix_ns: int = 0
     prefill_chunks: list[ComputeSpan] = dataclasses.field(default_factory=list)
@@ -38,6 +39,19 @@ class Request:
     def num_new_tokens(self) -> int:
         """Tokens whose KV is still to be computed; 1 for a running decode."""
         return len(self.tokens) - self.num_computed_tokens
+
+    @property
+    def untold_position(self) -> int | None:
+        """The first prompt position whose log-probabilities are wanted and not out, or None."""
+        wanted = self.sampling.num_prompt_logprobs is not None and self.num_told_positions < self.num_prompt_tokens
+        return self.num_told_positions if wanted else None
+
+    def positions_told_by(self, num_tokens: int) -> range:
+        """The untold prompt positions that the logits of the next `num_tokens` tokens to compute speak of."""
+        first = self.untold_position
+        if first is None:
+            return range(0)
+        return range(first, min(self.num_computed_tokens + num_tokens + 1, self.num_prompt_tokens))
 
     def update_hashes(self, block_size: int) -> None:
         """Extends `hashes` to all full blocks of `tokens`."""

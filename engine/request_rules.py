@@ -7,9 +7,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from baton.sampling_limits import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORD_SEQUENCES,
+    MAX_BAD_WORD_TOKENS,
+    MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
+    MAX_STOP_TOKEN_IDS,
+    problem_with_choice,
+)
 from baton.types import SamplingParams
 
-MAX_LOGPROBS = 20
+_MAX_STOP_TOKEN_IDS = 2 * MAX_STOP_TOKEN_IDS  # the client's and the model's own
 _FLOAT32_MAX = 3.4028234663852886e38  # what the protocol's floats can say
 
 
@@ -65,12 +74,32 @@ def problem_with_sampling(sampling: SamplingParams, vocab_size: int) -> str | No
     most = min(MAX_LOGPROBS, vocab_size)
     if sampling.num_logprobs is not None and not 0 <= sampling.num_logprobs <= most:
         return f"logprobs: got {sampling.num_logprobs}, expected 0 to {most}; ask for fewer alternatives"
+    if sampling.num_prompt_logprobs is not None and not 0 <= sampling.num_prompt_logprobs <= most:
+        return f"prompt_logprobs: got {sampling.num_prompt_logprobs}, expected 0 to {most}; ask for fewer alternatives"
     for token, bias in sampling.logit_bias.items():
         if not math.isfinite(bias):
             return f"logit_bias: got {bias:g} for token {token}, expected a finite number"
-    return _outside_vocabulary("stop_token_ids", sampling.stop_token_ids, vocab_size) or _outside_vocabulary(
-        "logit_bias", list(sampling.logit_bias), vocab_size
-    )
+    return _problem_with_tokens(sampling, vocab_size)
+
+
+def _problem_with_tokens(sampling: SamplingParams, vocab_size: int) -> str | None:
+    """Lists that are too long would make every step of all requests slow."""
+    lists: list[tuple[str, Sequence[int], int]] = [
+        ("stop_token_ids", sampling.stop_token_ids, _MAX_STOP_TOKEN_IDS),
+        ("logit_bias", list(sampling.logit_bias), MAX_LOGIT_BIASES),
+        ("allowed_token_ids", sampling.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS),
+    ]
+    lists += [(f"bad_words[{at}]", word, MAX_BAD_WORD_TOKENS) for at, word in enumerate(sampling.bad_words)]
+    if len(sampling.bad_words) > MAX_BAD_WORD_SEQUENCES:
+        return f"bad_words: got {len(sampling.bad_words)} sequences, expected at most {MAX_BAD_WORD_SEQUENCES}"
+    for field, token_ids, longest in lists:
+        if len(token_ids) > longest:
+            return f"{field}: got {len(token_ids)} token ids, expected at most {longest}"
+        if problem := _outside_vocabulary(field, token_ids, vocab_size):
+            return problem
+    if not all(sampling.bad_words):
+        return "bad_words: got an empty sequence, expected at least one token id in each"
+    return problem_with_choice(sampling, vocab_size)
 
 
 def _outside_vocabulary(field: str, token_ids: Sequence[int], vocab_size: int) -> str | None:

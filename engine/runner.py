@@ -1,6 +1,7 @@
 """Executes a step plan: builds the flattened batch, runs the model over the KV pool, draws the tokens."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ from baton.types import KvLayout, TokenLogprobs
 from baton_kernels.attention import SequenceSlice, plan_batch
 from baton_kernels.sampling import sample
 from baton_kernels.sampling_batch import RowParams, make_batch
+from engine.bans import banned_tokens
 from engine.config import EngineConfig
-from engine.logprobs import token_logprobs
+from engine.logprobs import PromptPart, prompt_logprobs, token_logprobs
 from engine.models.registry import load_model
 from engine.request import Key, Request
 from engine.scheduler.base import StepPlan
@@ -22,10 +24,11 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 class StepResult(NamedTuple):
-    """Sampled tokens by request, and their log-probabilities where asked for."""
+    """Sampled tokens by request, and log-probabilities where asked for."""
 
     tokens: dict[Key, int]
     logprobs: dict[Key, TokenLogprobs]
+    prompt_logprobs: Mapping[Key, Sequence[TokenLogprobs]] = {}  # of the positions in `Request.positions_told_by`
 
 
 class ModelRunner:
@@ -73,10 +76,14 @@ class ModelRunner:
         positions: list[int] = []
         slices: list[SequenceSlice] = []
         sampled: list[tuple[int, Request]] = []
+        prompts: list[PromptPart] = []
         for request, num_tokens, wants_token in plan.sequences:
             start = request.num_computed_tokens
             token_ids += request.tokens[start : start + num_tokens]
             positions += range(start, start + num_tokens)
+            if spoken_of := request.positions_told_by(num_tokens):
+                first_row = len(token_ids) - num_tokens + spoken_of.start - 1 - start
+                prompts.append(PromptPart(request, spoken_of, first_row))
             slices.append(SequenceSlice(start, num_tokens, request.block_ids))
             if wants_token:
                 sampled.append((len(token_ids) - 1, request))
@@ -86,10 +93,12 @@ class ModelRunner:
             self.pool,
             plan_batch(slices, self.pool),
         )
+        told = {part.request.key: prompt_logprobs(self._model, hidden, part) for part in prompts}
         if not sampled:
-            return StepResult({}, {})
-        rows = torch.tensor([row for row, _ in sampled], device=self._device)
-        return _draw(self._model.logits(hidden[rows]), [request for _, request in sampled])
+            return StepResult({}, {}, told)
+        last_rows = torch.tensor([row for row, _ in sampled], device=self._device)
+        drawn = _draw(self._model.logits(hidden[last_rows]), [request for _, request in sampled])
+        return drawn._replace(prompt_logprobs=told)
 
     def clear_tail(self, block_id: int, num_tokens: int) -> None:
         """Zeroes what a partly filled block, received from a peer, holds behind its first `num_tokens` tokens."""
@@ -124,7 +133,6 @@ def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
 
 def _row_params(request: Request) -> RowParams:
     sampling = request.sampling
-    position = request.num_output_tokens
     penalized = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
     return RowParams(
         temperature=sampling.temperature,
@@ -135,9 +143,10 @@ def _row_params(request: Request) -> RowParams:
         frequency_penalty=sampling.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty,
         logit_bias=sampling.logit_bias,
-        banned=sampling.stop_token_ids if position < sampling.min_tokens else (),
+        allowed=sampling.allowed_token_ids,
+        banned=banned_tokens(request),
         seed=sampling.seed,
-        position=position,
+        position=request.num_output_tokens,
         prompt=request.tokens[: request.num_prompt_tokens] if penalized else (),
         output=request.tokens[request.num_prompt_tokens :] if penalized else (),
     )

@@ -3,9 +3,12 @@
 import time
 
 from engine.context import EngineContext
-from engine.messages import ComputeSpan, Tokens
+from engine.messages import ComputeSpan, PromptLogprobs, Tokens
 from engine.runner import StepResult
 from engine.scheduler.base import Advanced, Scheduler
+
+# 20 alternatives each make 150 KB of them on the wire; gRPC clients take 4 MB unless told otherwise.
+_POSITIONS_AT_ONCE = 512
 
 
 class StepOutcome:
@@ -28,6 +31,15 @@ class StepOutcome:
             cached_tokens=request.num_cached_tokens,
         )
 
+    def prompt_events(self, item: Advanced) -> list[PromptLogprobs]:
+        """The events for a request of whose prompt this step has something to tell; in front of its `tokens_event`."""
+        told, request = self._result.prompt_logprobs.get(item.request.key, ()), item.request
+        first = request.num_told_positions - len(told)
+        return [
+            PromptLogprobs(*request.key, first + at, tuple(told[at : at + _POSITIONS_AT_ONCE]))
+            for at in range(0, len(told), _POSITIONS_AT_ONCE)
+        ]
+
 
 def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     """Runs the next step of `scheduler`."""
@@ -39,6 +51,7 @@ def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     end_ns = time.time_ns()
     for request, num_tokens, sampled in plan.sequences:
         request.started_unix_ns = request.started_unix_ns or start_ns
+        request.num_told_positions += len(result.prompt_logprobs.get(request.key, ()))
         if request.num_computed_tokens < request.num_prompt_tokens:
             request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))
         if sampled:

@@ -5,7 +5,14 @@ from typing import Any
 
 import grpc
 
-from baton.convert import finish_to_pb, grant_from_pb, logprobs_to_pb, sampling_from_pb, transfer_to_pb
+from baton.convert import (
+    finish_to_pb,
+    grant_from_pb,
+    logprobs_to_pb,
+    prompt_logprobs_to_pb,
+    sampling_from_pb,
+    transfer_to_pb,
+)
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.rpc import worker_pb2, worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
@@ -13,7 +20,7 @@ from baton.types import FinishReason, TransferStats
 from baton.worker.calls import prompt_of, when_done
 from engine.client import EngineClient
 from engine.event_stream import AttemptKey, EventStream
-from engine.messages import Abort, Aborted, AddPrefill, Failed, Finished, Tokens
+from engine.messages import Abort, Aborted, AddPrefill, Failed, Finished, PromptLogprobs, Tokens
 from engine.spans import AttemptSpans
 from prefill_service.call_spans import CallSpans
 
@@ -49,6 +56,8 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
         when_done(context, ended)
         async for event in stream:
             match event:
+                case PromptLogprobs():
+                    yield worker_pb2.PrefillEvent(prompt_logprobs=prompt_logprobs_to_pb(event.position, event.logprobs))
                 case Tokens():
                     spans.first_token(event)
                     yield worker_pb2.PrefillEvent(first_token=_first_token(event, stream))

@@ -44,6 +44,7 @@ class DecodeRole(LocalRole):
     def _reserve(self, command: Reserve) -> None:
         context = self.context
         request = context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+        request.num_told_positions = request.num_prompt_tokens  # by its prefill worker
         problem = context.problem_with(command.prompt, command.sampling)
         if problem:
             context.emit(Refused(*request.key, ErrorCode.INVALID_ARGUMENT, problem))

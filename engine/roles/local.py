@@ -47,6 +47,8 @@ class LocalRole(EngineRole):
     def step(self) -> bool:
         outcome = run_step(self.context, self.scheduler)
         for item in outcome.advanced:
+            for event in outcome.prompt_events(item):
+                self.context.emit(event)
             if item.token is not None:
                 self.context.emit(outcome.tokens_event(item))
             if item.finish:

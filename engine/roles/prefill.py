@@ -57,6 +57,8 @@ class PrefillRole(EngineRole):
         return bool(outcome.advanced)
 
     def _announce(self, outcome: StepOutcome, item: Advanced) -> None:
+        for event in outcome.prompt_events(item):
+            self.context.emit(event)
         if item.token is None:
             return
         token_event = outcome.tokens_event(item)

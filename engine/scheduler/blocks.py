@@ -20,10 +20,11 @@ class RequestBlocks:
     def take_prefix(self, request: Request) -> None:
         """Starts a request that holds no blocks with its longest cached prefix.
 
-        The last token is left out even on a full hit, because its logits are needed.
+        The last token is left out even on a full hit, because its logits are needed; so is all from before the first
+        prompt position whose log-probabilities are still to be told.
         """
         request.update_hashes(self.block_size)
-        usable = (len(request.tokens) - 1) // self.block_size
+        usable = ((request.untold_position or len(request.tokens)) - 1) // self.block_size
         request.block_ids = self.pool.take_prefix(request.hashes[:usable])
         request.num_computed_tokens = len(request.block_ids) * self.block_size
         request.num_registered_blocks = len(request.block_ids)

@@ -68,6 +68,21 @@ def test_a_bad_prompt_is_refused_alone(pair: Pair, prompt: tuple[int, ...], mess
         ({"min_tokens": -1}, "min_tokens: got -1, expected at least 0"),
         ({"num_logprobs": -1}, "logprobs: got -1, expected 0 to 20"),
         ({"num_logprobs": 21}, "logprobs: got 21, expected 0 to 20"),
+        ({"num_prompt_logprobs": -1}, "prompt_logprobs: got -1, expected 0 to 20"),
+        ({"num_prompt_logprobs": 21}, "prompt_logprobs: got 21, expected 0 to 20"),
+        ({"allowed_token_ids": (3, 320)}, "allowed_token_ids: got token id 320, expected 0 to 319"),
+        ({"allowed_token_ids": (3,) * 1025}, "allowed_token_ids: got 1025 token ids, expected at most 1024"),
+        ({"stop_token_ids": (3,) * 129}, "stop_token_ids: got 129 token ids, expected at most 128"),
+        ({"logit_bias": dict.fromkeys(range(301), 1.0)}, "logit_bias: got 301 token ids, expected at most 300"),
+        ({"bad_words": ((1, 2), ())}, "bad_words: got an empty sequence"),
+        ({"bad_words": ((1, 2), (3, -1))}, "bad_words[1]: got token id -1, expected 0 to 319"),
+        ({"bad_words": ((1,) * 65,)}, "bad_words[0]: got 65 token ids, expected at most 64"),
+        ({"bad_words": ((1,),) * 129}, "bad_words: got 129 sequences, expected at most 128"),
+        ({"allowed_token_ids": (5, 6), "bad_words": ((5,), (6,))}, "allowed_token_ids: got 2 ids that are all banned"),
+        (
+            {"allowed_token_ids": (5, 6), "bad_words": ((5,),), "stop_token_ids": (6,), "min_tokens": 1},
+            "allowed_token_ids: got 2 ids that are all banned",
+        ),
     ],
 )
 def test_bad_sampling_parameters_are_refused_alone(pair: Pair, fields: dict[str, object], message: str) -> None:
@@ -91,8 +106,10 @@ def test_bad_sampling_parameters_are_refused_alone(pair: Pair, fields: dict[str,
         SamplingParams(temperature=1e-45, top_k=2**31 - 1, min_p=1.0, seed=2**64 - 1, num_logprobs=20),
         SamplingParams(temperature=3e38, top_p=1e-45, repetition_penalty=1e-45, logit_bias={0: 3e38, 1: -3e38}),
         SamplingParams(presence_penalty=-3e38, frequency_penalty=3e38, repetition_penalty=3e38, min_tokens=2**31 - 1),
-        SamplingParams(temperature=0, stop_token_ids=tuple(range(320)), min_tokens=9, num_logprobs=0),
-        SamplingParams(top_p=0.5, min_p=0.1, top_k=3, stop_token_ids=tuple(range(320)), min_tokens=9),
+        SamplingParams(temperature=0, stop_token_ids=tuple(range(128)), min_tokens=9, num_logprobs=0),
+        SamplingParams(allowed_token_ids=(7,), bad_words=((7, 7),)),  # the one way on, in spite of the word
+        SamplingParams(num_prompt_logprobs=20, logit_bias=dict.fromkeys(range(300), -3e38)),
+        SamplingParams(top_p=0.5, min_p=0.1, top_k=3, stop_token_ids=tuple(range(128)), min_tokens=9),
     ],
 )
 def test_parameters_at_their_limits_break_no_step(tiny_llama: Path, sampling: SamplingParams) -> None:
