@@ -3,7 +3,7 @@
 from baton.convert import finish_to_pb
 from baton.rpc import inference_pb2, sampling_pb2
 from baton.types import FinishReason
-from gateway.attempt import Finished, Tokens
+from gateway.attempt import Finished, PromptLogprobs, Tokens
 from gateway.output_text import OutputText
 from gateway.request_trace import RequestTrace
 from gateway.stop_strings import StopStrings
@@ -17,11 +17,15 @@ class Answer:
     def __init__(self, request: ValidatedRequest, codec: TextCodec, trace: RequestTrace) -> None:
         self._request = request
         self._trace = trace
+        self._begun = False
         self._num_tokens = 0
+        self._num_told_positions = 1  # of the prompt
         self._text = OutputText(
-            codec.detokenizer(request.prompt_token_ids),
+            codec.detokenizer(
+                request.prompt_token_ids, request.skip_special_tokens, request.spaces_between_special_tokens
+            ),
             StopStrings(request.stop_strings, request.include_stop_str_in_output),
-            frozenset(request.sampling.stop_token_ids),
+            frozenset() if request.include_stop_str_in_output else frozenset(request.sampling.stop_token_ids),
             request.sampling.min_tokens,
         )
 
@@ -30,11 +34,17 @@ class Answer:
         """Whether a stop string was found: the answer ends with the tokens so far."""
         return self._text.stopped
 
+    def prompt_logprobs(self, told: PromptLogprobs) -> inference_pb2.GenerateResponse:
+        """The response that carries them, but for positions that have come before."""
+        known = max(0, self._num_told_positions - told.position)
+        self._num_told_positions = max(self._num_told_positions, told.position + len(told.logprobs))
+        return self._named(inference_pb2.GenerateResponse(prompt_logprobs=told.logprobs[known:]))
+
     def tokens(self, tokens: Tokens) -> inference_pb2.GenerateResponse:
         """The response that carries these tokens, up to the one that completes a stop string."""
-        response = inference_pb2.GenerateResponse(request_id=self._request.request_id)
-        if self._num_tokens == 0:
-            response.trace_id = self._trace.trace_id
+        response = self._named(inference_pb2.GenerateResponse())
+        if self._request.prompt_only:
+            return response
         pieces = []
         for token_id in tokens.token_ids:
             pieces.append(self._text.push(token_id))
@@ -46,14 +56,27 @@ class Answer:
         self._num_tokens += len(pieces)
         return response
 
+    def _named(self, response: inference_pb2.GenerateResponse) -> inference_pb2.GenerateResponse:
+        """The response with its request's id; the first one with the trace's id and, in front, what is to be echoed."""
+        response.request_id = self._request.request_id
+        if self._begun:
+            return response
+        self._begun = True
+        first = inference_pb2.GenerateResponse(trace_id=self._trace.trace_id)
+        if self._request.sampling.num_prompt_logprobs is not None:
+            first.prompt_logprobs.add()  # nothing precedes the first token
+        if self._request.echo is not None:
+            first.prompt_token_ids.extend(self._request.prompt_token_ids)
+            response.text = self._request.echo + response.text
+        first.MergeFrom(response)
+        return first
+
     def end(self, finished: Finished) -> inference_pb2.GenerateResponse:
         """The last response."""
         text = self._text.finish()
         reason = FinishReason.STOP if self.stopped else finished.reason
         self._record(reason)
-        return inference_pb2.GenerateResponse(
-            request_id=self._request.request_id,
-            trace_id="" if self._num_tokens else self._trace.trace_id,
+        last = inference_pb2.GenerateResponse(
             text=text,
             finish_reason=finish_to_pb(reason),
             usage=sampling_pb2.Usage(
@@ -63,6 +86,7 @@ class Answer:
             ),
             hand_over=finished.hand_over,
         )
+        return self._named(last)
 
     def _record(self, reason: FinishReason) -> None:
         self._trace.set(

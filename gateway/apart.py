@@ -10,7 +10,7 @@ from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2, kv_pb2, worker_pb2
 from baton.types import FinishReason
-from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job
+from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job, PromptLogprobs
 from gateway.output_order import OutputOrder
 from gateway.release import cancel_prefill, release_grant
 from gateway.router import Apart
@@ -28,6 +28,7 @@ class ApartAttempt(Attempt):
         self._job = job
         self._plan = plan
         self._grant = grant
+        self._emit = emit
         self._order = OutputOrder(emit)
         self._outcome: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
         self._cached_prompt_tokens = 0
@@ -77,6 +78,9 @@ class ApartAttempt(Attempt):
         )
         async for event in stream:
             match event.WhichOneof("event"):
+                case "prompt_logprobs":
+                    told = event.prompt_logprobs
+                    self._emit(PromptLogprobs(told.position, told.logprobs))
                 case "first_token":
                     self._take_first_token(event.first_token)
                 case "done":

@@ -41,6 +41,13 @@ class Tokens(NamedTuple):
     logprobs: Sequence[sampling_pb2.TokenLogprobs]  # empty, or one for each token
 
 
+class PromptLogprobs(NamedTuple):
+    """Log-probabilities of consecutive prompt positions, before the first `Tokens`."""
+
+    position: int  # of the first one
+    logprobs: Sequence[sampling_pb2.TokenLogprobs]
+
+
 class Finished(NamedTuple):
     """The request has ended well."""
 
@@ -49,7 +56,7 @@ class Finished(NamedTuple):
     hand_over: inference_pb2.HandOver
 
 
-Emit = Callable[[Tokens], None]
+Emit = Callable[[Tokens | PromptLogprobs], None]
 
 
 class Attempt(ABC):

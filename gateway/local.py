@@ -6,7 +6,7 @@ from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2, worker_pb2
 from baton.types import FinishReason
-from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job
+from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job, PromptLogprobs
 from gateway.output_order import OutputOrder
 from gateway.worker import Worker
 from gateway.worker_errors import worker_error
@@ -19,6 +19,7 @@ class LocalAttempt(Attempt):
         """Opens the stream."""
         self._job = job
         self._worker = worker
+        self._emit = emit
         self._order = OutputOrder(emit)
         self._cached_prompt_tokens = 0
         prompt = worker_pb2.LocalPrompt(prompt_token_ids=job.prompt_token_ids, sampling=job.sampling)
@@ -32,6 +33,9 @@ class LocalAttempt(Attempt):
         try:
             async for event in self._stream:
                 match event.WhichOneof("event"):
+                    case "prompt_logprobs":
+                        told = event.prompt_logprobs
+                        self._emit(PromptLogprobs(told.position, told.logprobs))
                     case "tokens":
                         self._cached_prompt_tokens = self._cached_prompt_tokens or event.tokens.cached_prompt_tokens
                         self._order.add(event.tokens.output_position, event.tokens.token_ids, event.tokens.logprobs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from baton.convert import sampling_to_pb
 from gateway.apart import ApartAttempt
-from gateway.attempt import Attempt, Finished, Job, Tokens
+from gateway.attempt import Attempt, Finished, Job, PromptLogprobs, Tokens
 from gateway.config import Limits
 from gateway.local import LocalAttempt
 from gateway.placement import Placement
@@ -23,12 +23,12 @@ _CLOSE_S = 5.0
 
 
 class Run:
-    """One request under way: iterate over its `Tokens` and, at the end, its `Finished`."""
+    """One request under way: iterate over its `PromptLogprobs`, its `Tokens` and, at the end, its `Finished`."""
 
     def __init__(self, owner: "Orchestrator", job: Job) -> None:
         self._owner = owner
         self._job = job
-        self._events: asyncio.Queue[Tokens | Finished | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[Tokens | PromptLogprobs | Finished | Exception] = asyncio.Queue()
         self._attempt: Attempt | None = None
         self._ended = False
         self.task = owner.in_background(self._drive())
@@ -36,12 +36,12 @@ class Run:
     def __aiter__(self) -> "Run":
         return self
 
-    async def __anext__(self) -> Tokens | Finished:
+    async def __anext__(self) -> Tokens | PromptLogprobs | Finished:
         """The next event. Raises `BatonError` when the request failed."""
         if self._ended:
             raise StopAsyncIteration
         event = await self._events.get()
-        self._ended = not isinstance(event, Tokens)
+        self._ended = not isinstance(event, Tokens | PromptLogprobs)
         if isinstance(event, Exception):
             raise event
         return event

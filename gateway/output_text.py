@@ -16,7 +16,11 @@ class OutputText:
         stop_token_ids: frozenset[int],
         min_tokens: int,
     ) -> None:
-        """Text of the first `min_tokens - 1` tokens is not searched. The text of a stop token is left out."""
+        """A stop string does not count where it ends in the first `min_tokens` tokens, as in vLLM.
+
+        Args:
+            stop_token_ids: tokens that have no place in the text
+        """
         self._detokenizer = detokenizer
         self._stop_strings = stop_strings
         self._stop_token_ids = stop_token_ids
@@ -36,8 +40,7 @@ class OutputText:
         started = time.perf_counter()
         self._num_tokens += 1
         text = "" if token_id in self._stop_token_ids else self._detokenizer.push(token_id)
-        if self._num_tokens >= self._min_tokens:
-            text = self._stop_strings.push(text)
+        text = self._stop_strings.push(text, exempt=self._num_tokens <= self._min_tokens)
         self.seconds += time.perf_counter() - started
         self.last_unix_ns = time.time_ns()
         self.first_unix_ns = self.first_unix_ns or self.last_unix_ns

@@ -12,7 +12,7 @@ from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from gateway.answer import Answer
-from gateway.attempt import Tokens
+from gateway.attempt import PromptLogprobs, Tokens
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.request_trace import RequestTrace
@@ -59,6 +59,9 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             scope.callback(run.cancel)
             answer = Answer(checked, self._codec, trace)
             async for event in run:
+                if isinstance(event, PromptLogprobs):
+                    yield answer.prompt_logprobs(event)
+                    continue
                 if isinstance(event, Tokens):
                     response = answer.tokens(event)
                     yield response

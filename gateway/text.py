@@ -37,6 +37,7 @@ class TextCodec:
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._added = {token_id: token.content for token_id, token in added.items()}
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with what the model puts around one (such as a beginning-of-sequence token)."""
@@ -58,6 +59,21 @@ class TextCodec:
         # Unlike `encode`, the batch call frees the interpreter lock: 1 MB stalled the loop for 0.5 s, now for 0.02 s.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
-    def detokenizer(self, prompt_token_ids: Sequence[int]) -> Detokenizer:
+    def encode_bare(self, text: str) -> list[int]:
+        """Token ids of a piece of text, with nothing put around it."""
+        return self._encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The text of a prompt."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def detokenizer(
+        self,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> Detokenizer:
         """One for each answer."""
-        return Detokenizer(self._tokenizer, self._special_ids, prompt_token_ids)
+        hidden = self._special_ids if skip_special_tokens else frozenset()
+        joined = {} if skip_special_tokens or spaces_between_special_tokens else self._added
+        return Detokenizer(self._tokenizer, hidden, prompt_token_ids, joined)

@@ -9,7 +9,7 @@ from baton.rpc import inference_pb2
 from baton.types import SamplingParams
 from gateway.prompt import encode_prompt
 from gateway.request_trace import RequestTrace
-from gateway.sampling_rules import check_ranges, resolve_sampling
+from gateway.sampling_rules import Prompt, check_ranges, resolve_sampling
 from gateway.text import TextCodec
 
 MAX_REQUEST_ID_CHARS = 128
@@ -25,6 +25,10 @@ class ValidatedRequest:
     sampling: SamplingParams
     stop_strings: tuple[str, ...]
     include_stop_str_in_output: bool
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    echo: str | None = None  # the prompt as text, to come back before the answer
+    prompt_only: bool = False  # no answer is wanted
 
 
 class Validator:
@@ -56,13 +60,27 @@ class Validator:
                 f"prompt: got {len(token_ids)} tokens, expected at most {max_model_len - 1} (context {max_model_len} "
                 "minus 1 token of output); shorten the prompt"
             )
+        pb = request.sampling
+        skip_special = pb.skip_special_tokens if pb.HasField("skip_special_tokens") else True
         return ValidatedRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
-            sampling=resolve_sampling(request.sampling, self._spec, len(token_ids), max_model_len),
-            stop_strings=tuple(request.sampling.stop),
-            include_stop_str_in_output=request.sampling.include_stop_str_in_output,
+            sampling=resolve_sampling(
+                pb, Prompt(len(token_ids), request.echo), self._spec, max_model_len, self._codec.encode_bare
+            ),
+            stop_strings=tuple(pb.stop),
+            include_stop_str_in_output=pb.include_stop_str_in_output,
+            skip_special_tokens=skip_special,
+            spaces_between_special_tokens=(
+                pb.spaces_between_special_tokens if pb.HasField("spaces_between_special_tokens") else True
+            ),
+            echo=self._echo(request, token_ids, skip_special) if request.echo else None,
+            prompt_only=request.echo and pb.HasField("max_tokens") and pb.max_tokens == 0,
         )
+
+    def _echo(self, request: inference_pb2.GenerateRequest, token_ids: list[int], skip_special: bool) -> str:
+        """A text comes back as it was sent."""
+        return request.text if request.WhichOneof("prompt") == "text" else self._codec.decode(token_ids, skip_special)
 
     def _check_size(self, request: inference_pb2.GenerateRequest) -> None:
         size_bytes = request.ByteSize()

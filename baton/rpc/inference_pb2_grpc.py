@@ -52,8 +52,8 @@ class InferenceServicer(object):
     """
 
     def Generate(self, request, context):
-        """What is said of the prompt comes first (echo, prompt_logprobs), then the tokens; the last response has
-        finish_reason, usage and hand_over set.
+        """What is said of the prompt comes first (echo, prompt_logprobs), then the tokens, perhaps in the same response; the
+        last one has finish_reason, usage and hand_over set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -78,13 +78,28 @@ def test_text_of_a_stop_token_is_left_out() -> None:
 
 
 def test_min_tokens_defers_the_search() -> None:
-    ids = TOKENIZER.encode("z z z z").ids
+    ids = TOKENIZER.encode("zzzzz").ids
     text = output_text(["z"], min_tokens=3)
     num_tokens = 0
     while not text.stopped:
         text.push(ids[num_tokens])
         num_tokens += 1
-    assert num_tokens == 3
+    assert num_tokens == 4
+
+
+def test_a_stop_string_may_begin_in_exempt_text_but_not_end_there() -> None:
+    strings = StopStrings(["bc"], include_in_output=False)
+    assert strings.push("abcab", exempt=True) == "abca"
+    assert not strings.found
+    assert strings.push("cd") == ""
+    assert strings.found
+
+
+def test_exempt_text_counts_for_no_stop_however_it_is_held() -> None:
+    strings = StopStrings(["aab", "ab"], include_in_output=False)
+    assert [strings.push(piece, exempt=True) for piece in ("a", "a", "b", "a")] == ["", "", "aab", ""]
+    assert strings.push("ab") == ""
+    assert strings.found
 
 
 def test_held_back_text_comes_at_the_end() -> None:

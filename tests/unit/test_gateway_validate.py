@@ -12,11 +12,12 @@ from baton.telemetry.tracing import Tracing
 from gateway.request_trace import RequestTrace
 from gateway.text import TextCodec
 from gateway.validate import ValidatedRequest, Validator
-from tests.fakes.text_model import CONTEXT, VOCAB_SIZE, write_text_model
+from tests.fakes.text_model import CONTEXT, VOCAB_SIZE, byte_level_tokenizer, write_text_model
 
 Request = inference_pb2.GenerateRequest
 Sampling = sampling_pb2.SamplingParams
 NAN, INF = math.nan, math.inf
+A = byte_level_tokenizer().token_to_id("a")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ async def test_bad_prompt(validator: Validator, request_: inference_pb2.Generate
         (Sampling(temperature=100.5), "temperature: got 100.5, expected"),
         (Sampling(temperature=NAN), "temperature: got nan, expected"),
         (Sampling(temperature=INF), "temperature: got inf, expected"),
-        (Sampling(top_k=-1), "top_k: got -1, expected 0 (all tokens) or more"),
+        (Sampling(top_k=-2), "top_k: got -2, expected 0 (all tokens, as is -1) or more"),
         (Sampling(top_p=0.0), "top_p: got 0, expected above 0 and at most 1"),
         (Sampling(top_p=1.5), "top_p: got 1.5, expected"),
         (Sampling(top_p=NAN), "top_p: got nan, expected"),
@@ -121,6 +122,23 @@ async def test_bad_prompt(validator: Validator, request_: inference_pb2.Generate
         (Sampling(stop_token_ids=list(range(65))), "stop_token_ids: got 65 ids, expected at most 64"),
         (Sampling(logprobs=21), "logprobs: got 21, expected 0 to 20"),
         (Sampling(logprobs=-1), "logprobs: got -1, expected 0 to 20"),
+        (Sampling(prompt_logprobs=21), "prompt_logprobs: got 21, expected 0 to 20"),
+        (Sampling(prompt_logprobs=-1), "prompt_logprobs: got -1, expected 0 to 20"),
+        (Sampling(allowed_token_ids=[3, VOCAB_SIZE]), "allowed_token_ids: got token id"),
+        (Sampling(allowed_token_ids=[3] * 1025), "allowed_token_ids: got 1025 ids, expected at most 1024"),
+        (Sampling(bad_words=["x"] * 65), "bad_words: got 65 words, expected at most 64"),
+        (Sampling(bad_words=["x", "y" * 257]), "bad_words[1]: got 257 characters, expected at most 256"),
+        (Sampling(bad_words=["x", " \n"]), "bad_words[1]: got ' \\n', expected a word with more than white space"),
+        (Sampling(bad_words=["x", "zq" * 100]), "bad_words[1]: got a word of 200 tokens, expected at most 64; shorten"),
+        (Sampling(bad_word_token_ids=[{"token_ids": [1]}]), "bad_word_token_ids: got a value, expected none"),
+        (
+            Sampling(allowed_token_ids=[A], bad_words=["a"]),
+            "allowed_token_ids: got 1 ids that are all banned by bad_words",
+        ),
+        (
+            Sampling(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=1),
+            "allowed_token_ids: got 1 ids that are all banned",
+        ),
         (Sampling(n=2), "n: got 2, expected 1; send one request for each answer"),
         (Sampling(n=0), "n: got 0, expected 1"),
     ],
@@ -153,6 +171,10 @@ async def test_defaults(validator: Validator, spec: ModelSpec) -> None:
     assert sampling.max_tokens == CONTEXT - 2
     assert sampling.stop_token_ids == spec.eos_token_ids
     assert sampling.num_logprobs is None
+    assert sampling.num_prompt_logprobs is None
+    assert (sampling.bad_words, sampling.allowed_token_ids) == ((), ())
+    assert (request.skip_special_tokens, request.spaces_between_special_tokens) == (True, True)
+    assert (request.echo, request.prompt_only) == (None, False)
     assert 0 <= sampling.seed < 2**63
     again = await validate(validator, Request(tokens=token_prompt(7, 8)))
     assert again.sampling.seed != sampling.seed
@@ -177,6 +199,11 @@ async def test_values_at_the_edge_pass(validator: Validator, spec: ModelSpec) ->
         ignore_eos=True,
         logprobs=20,
         n=1,
+        bad_words=["x" * 64] * 64,
+        allowed_token_ids=[3] * 1024,
+        prompt_logprobs=20,
+        skip_special_tokens=False,
+        spaces_between_special_tokens=False,
     )
     request = await validate(validator, Request(tokens=token_prompt(*[5] * (CONTEXT - 1)), sampling=pb, model="tiny"))
     sampling = request.sampling
@@ -186,6 +213,10 @@ async def test_values_at_the_edge_pass(validator: Validator, spec: ModelSpec) ->
     assert sampling.logit_bias == {0: -100.0, VOCAB_SIZE - 1: 100.0}
     assert len(request.stop_strings) == 16
     assert request.include_stop_str_in_output
+    assert sampling.allowed_token_ids == (3,)
+    assert sampling.num_prompt_logprobs == 20
+    assert not request.skip_special_tokens
+    assert not request.spaces_between_special_tokens
 
 
 async def test_own_stop_tokens_join_the_models(validator: Validator, spec: ModelSpec) -> None:
@@ -203,3 +234,44 @@ async def test_long_text_that_fits_passes(validator: Validator, spec: ModelSpec)
 
 async def test_empty_assistant_message_passes(validator: Validator) -> None:
     await validate(validator, Request(chat=chat(("user", "Hi"), ("assistant", ""), ("user", "Hi?"))))
+
+
+async def test_minus_one_is_no_top_k(validator: Validator) -> None:
+    request = await validate(validator, Request(text="x", sampling=Sampling(top_k=-1)))
+    assert request.sampling.top_k == 0
+
+
+async def test_echo_gives_the_prompt_as_text(validator: Validator, spec: ModelSpec) -> None:
+    """A text as it was sent, all else decoded; special tokens as skip_special_tokens says."""
+    codec = TextCodec(Path(spec.path))
+    ids = codec.encode("<|im_start|>the fox")
+    for sampling, expected in ((Sampling(), "the fox"), (Sampling(skip_special_tokens=False), "<|im_start|>the fox")):
+        by_ids = await validate(validator, Request(tokens=token_prompt(*ids), echo=True, sampling=sampling))
+        assert by_ids.echo == expected
+        as_text = await validate(validator, Request(text="<|im_start|>the fox", echo=True, sampling=sampling))
+        assert as_text.echo == "<|im_start|>the fox"
+    as_chat = await validate(validator, Request(chat=chat(("user", "Hi")), echo=True))
+    assert "user\nHi" in (as_chat.echo or "")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), None),
+        (Sampling(logprobs=3), 3),
+        (Sampling(logprobs=3, prompt_logprobs=1), 1),
+        (Sampling(prompt_logprobs=0), 0),
+    ],
+)
+async def test_echo_with_logprobs_means_those_of_the_prompt_too(
+    validator: Validator, sampling: sampling_pb2.SamplingParams, expected: int | None
+) -> None:
+    request = await validate(validator, Request(text="x", echo=True, sampling=sampling))
+    assert request.sampling.num_prompt_logprobs == expected
+    without = await validate(validator, Request(text="x", sampling=Sampling(logprobs=3)))
+    assert without.sampling.num_prompt_logprobs is None
+
+
+async def test_echo_alone_computes_one_token_that_is_not_shown(validator: Validator) -> None:
+    request = await validate(validator, Request(text="x", echo=True, sampling=Sampling(max_tokens=0)))
+    assert (request.sampling.max_tokens, request.prompt_only) == (1, True)
