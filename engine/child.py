@@ -1,15 +1,31 @@
 """An engine core's process as its service sees it: started with one end of a socket pair, its last words remembered."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # -P where this process has it: then the current directory must not be searched for modules.
 CORE_COMMAND = (sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "engine.process")
 _STDERR_TAIL_BYTES = 4096
 _LAST_LINES = 8
+_REFUSAL = "error: "  # begins the line with which the core refuses to start
+# How often a thread looks at a barrier of OpenMP's before it sleeps. By default it looks for milliseconds: when another
+# process has taken the core of the thread that is waited for, every barrier of every layer then costs a time slice.
+# On 2 cores beside one busy process a token took 400 to 900 ms with the default, about 65 ms with this (docs/log.md).
+_SPINCOUNT = "2000"
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+def core_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`environ`, with short waits in OpenMP's barriers unless it says itself how to wait.
+
+    libgomp reads it once, when torch loads it: it has to be there before a process imports torch.
+    """
+    spins = {} if any(name in environ for name in _SPIN_VARIABLES) else {"GOMP_SPINCOUNT": _SPINCOUNT}
+    return {**environ, **spins}
 
 
 class CoreProcess:
@@ -33,6 +49,7 @@ class CoreProcess:
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.PIPE,
+                    env=core_environment(),
                 )
             except BaseException:
                 ours.close()

@@ -1,21 +1,26 @@
 """Decode and prefill speed on the CPU, beside transformers' `generate` on the same weights and threads in one run.
 
 Both sides note the time at which each token of the batch is there. Prefill is the time to the first, decode the median
-gap between two. Repetitions alternate between the sides.
+gap between two. Repetitions alternate between the sides. Both run with the OpenMP settings of Baton's engine core.
 """
 
 import argparse
 import itertools
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.child import core_environment
+
+os.environ.update(core_environment())  # read when torch is loaded
+
 import torch
 import transformers
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from baton.fetch import resolve_model
 from baton.types import Role, SamplingParams, WorkerRef

@@ -175,6 +175,22 @@ async def test_a_crashed_start_shows_the_last_lines() -> None:
         await EngineClient.start(CONFIG, (sys.executable, "-c", "1/0"))
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "2000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
+)
+async def test_the_core_waits_briefly_in_barriers_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    script = "import os, sys; sys.exit(f\"got {os.getenv('GOMP_SPINCOUNT')} {os.getenv('OMP_WAIT_POLICY')}\")"
+    with pytest.raises(BatonError, match=f"got {expected}"):
+        await EngineClient.start(CONFIG, (sys.executable, "-c", script))
+
+
 async def test_a_silent_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "START_TIMEOUT_S", 0.2)
     with pytest.raises(BatonError, match="not ready after"):
