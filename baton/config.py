@@ -4,18 +4,23 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from baton.arguments import DEFAULT_KV_CACHE_BYTES, BadArgument, parse_bytes, show_bytes
 from baton.errors import BatonError, invalid
 
 ENVIRONMENT_PREFIX = "BATON_"
 DTYPES = ("float32", "bfloat16", "float16")
+PROCESS_CONNECTORS = ("nixl",)  # those of kv_transfer/registry.py that work between processes
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-def _option(default: Any, help_text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_text})
+def _option(
+    default: Any, help_text: str, parse: Callable[[str], Any] | None = None, show: Callable[[Any], str] = str
+) -> Any:
+    """`parse`: for a type that does not read its own text; `show`: the default in the help."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "parse": parse, "show": show})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,9 @@ class StackOptions:
     dtype: str = _option("float32", "Of weights and KV: float32, bfloat16 or float16.")
     connector: str = _option("nixl", "How KV moves between workers.")
     block_size: int = _option(16, "Tokens in a KV block.")
-    kv_cache_bytes: int = _option(1 << 30, "Size of each worker's KV pool.")
+    kv_cache_bytes: int = _option(
+        DEFAULT_KV_CACHE_BYTES, "Size of each worker's KV pool, for example 512MiB.", parse_bytes, show_bytes
+    )
     max_model_len: int | None = _option(None, "Longest prompt plus answer in tokens; default: the model's.")
     max_num_batched_tokens: int = _option(512, "Tokens in one engine step.")
     max_num_seqs: int = _option(64, "Requests in one engine step.")
@@ -61,6 +68,8 @@ class StackOptions:
             raise invalid(f"got --port {self.port}, expected 0 to 65535")
         if self.dtype not in DTYPES:
             raise invalid(f"got --dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
+        if self.connector not in PROCESS_CONNECTORS:
+            raise invalid(f"got --connector {self.connector}, expected {' or '.join(PROCESS_CONNECTORS)}")
 
 
 class Setting(typing.NamedTuple):
@@ -100,7 +109,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -
         if flags.get(field.name) is not None:
             settings.append(Setting(field.name, flags[field.name], f"flag {flag(field.name)}"))
         elif environ.get(variable, "") != "":
-            value = _parse(variable, environ[variable], types[field.name])
+            value = _parse(variable, environ[variable], field.metadata["parse"] or types[field.name])
             settings.append(Setting(field.name, value, f"environment {variable}"))
         else:
             settings.append(Setting(field.name, field.default, "default"))
@@ -111,12 +120,14 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -
         raise BatonError(error.code, error.message + (f" (set are: {sources})" if sources else "")) from error
 
 
-def _parse(variable: str, text: str, kind: type) -> Any:
+def _parse(variable: str, text: str, kind: Callable[[str], Any]) -> Any:
     if kind is bool:
         if text.lower() in _TRUE + _FALSE:
             return text.lower() in _TRUE
         raise invalid(f"got {variable}={text!r}, expected one of {', '.join(_TRUE + _FALSE)}")
     try:
         return kind(text)
+    except BadArgument as error:
+        raise invalid(f"{variable}: {error}") from error
     except ValueError as error:
         raise invalid(f"got {variable}={text!r}, expected {kind.__name__}") from error

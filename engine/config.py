@@ -2,6 +2,7 @@
 
 import msgspec
 
+from baton.arguments import DEFAULT_KV_CACHE_BYTES
 from baton.errors import invalid
 from baton.types import Role, WorkerRef
 
@@ -13,7 +14,7 @@ class CacheConfig(msgspec.Struct, frozen=True):
     """The KV pool."""
 
     block_size: int = 16  # tokens
-    kv_cache_bytes: int = 2 << 30
+    kv_cache_bytes: int = DEFAULT_KV_CACHE_BYTES
     enable_prefix_caching: bool = True
 
 

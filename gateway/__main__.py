@@ -11,6 +11,7 @@ from pathlib import Path
 
 from baton.directory.reader import DirectoryReader
 from baton.errors import BatonError
+from baton.fetch.cache import parse_model
 from baton.grpc_util.server import TRANSPORT_MAX_BYTES
 from baton.model_spec import load_model_spec
 from gateway.app import Gateway
@@ -23,7 +24,7 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     """Exits with status 2 and a message when an option is missing or out of range."""
     defaults = GatewayConfig(model=Path())
     parser = argparse.ArgumentParser(prog="python -m gateway", description="Baton's gateway: the gRPC front.")
-    parser.add_argument("--model", type=Path, required=True, help="model folder, the same as the workers'")
+    parser.add_argument("--model", type=parse_model, required=True, help="name or folder, the same as the workers'")
     parser.add_argument("--model-name", help="what clients call the model; default: the folder's name")
     parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0 takes a free one (%(default)s)")
@@ -41,7 +42,7 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: got {options.port}, expected 0 to 65535")
-    return GatewayConfig(**vars(options))
+    return GatewayConfig(**vars(options) | {"model": Path(options.model)})
 
 
 async def serve(config: GatewayConfig) -> None:

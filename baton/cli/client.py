@@ -14,6 +14,7 @@ from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 MAX_MESSAGE_BYTES = 64 << 20  # a trace of 10,000 spans fits
 _LIST_TIMEOUT_S = 10.0
+_CONNECTION_ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
 
 
 class Answer(msgspec.Struct):
@@ -79,7 +80,7 @@ def stream_answer(
     """Sends the request and calls `on_text` with each piece of the answer as it comes.
 
     Raises:
-        BatonError: as `call_error`.
+        BatonError: as `call_error`; UNAVAILABLE when the answer breaks off, DEADLINE_EXCEEDED after `timeout_s`.
     """
     stub = inference_pb2_grpc.InferenceStub(channel)
     pieces: list[str] = []
@@ -98,7 +99,7 @@ def stream_answer(
             on_text(response.text)
             last = response
     except grpc.RpcError as error:
-        raise call_error(error, address) from error
+        raise _answer_error(error, address, len(token_ids), timeout_s) from error
     return Answer(
         text="".join(pieces),
         token_ids=token_ids,
@@ -125,6 +126,23 @@ def call_error(error: grpc.RpcError, address: str) -> BatonError:
     if code is grpc.StatusCode.UNAVAILABLE and status is None:
         message += f"; is a gateway running at {address}? `baton up` starts a stack, --gateway names another"
     return BatonError(ErrorCode.__members__.get(code.name, ErrorCode.INTERNAL), message, retry_after_s)
+
+
+def _answer_error(error: grpc.RpcError, address: str, num_tokens: int, timeout_s: float) -> BatonError:
+    """As `call_error`, but where the gateway has said nothing itself, what that means after `num_tokens` tokens."""
+    code: grpc.StatusCode = error.code()
+    if rpc_status.from_call(cast(grpc.Call, error)) is not None:
+        return call_error(error, address)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        message = f"{code.name}: {num_tokens} tokens of the answer came within {timeout_s:g} s; raise --timeout-s"
+        return BatonError(ErrorCode.DEADLINE_EXCEEDED, message)
+    if num_tokens and code in _CONNECTION_ENDED:
+        message = (
+            f"{code.name}: the answer broke off after {num_tokens} tokens, since the gateway at {address} was stopped "
+            f"or has died ({error.details()}); start it and ask again"
+        )
+        return BatonError(ErrorCode.UNAVAILABLE, message)
+    return call_error(error, address)
 
 
 def _spread(before: float | None, now: float, count: int) -> list[float]:

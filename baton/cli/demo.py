@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from baton.cli.checked import sampling_params
 from baton.cli.fetch_command import fetch_with_bars
 from baton.cli.generate import build_request
 from baton.cli.show import Display, run_and_show
@@ -16,7 +17,7 @@ from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError, ErrorCode
 from baton.fetch import SMALL_MODEL
 from baton.local import LocalStack
-from baton.rpc import sampling_pb2
+from baton.rpc import inference_pb2
 
 _PROMPT = "What is gravity? Answer in two sentences."
 
@@ -28,6 +29,8 @@ def demo(
     max_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.")] = 64,
 ) -> None:
     """Fetch the small model if needed, start a stack on free ports, answer one prompt, show how, stop."""
+    sampling = sampling_params(temperature=0.0, max_tokens=max_tokens)  # greedy: the answer is the same every time
+    request = build_request(prompt, "", sampling)
     if flags["port"] is None and not os.environ.get(environment_variable("port")):
         flags["port"] = 0
     options, _ = resolve(flags)
@@ -36,12 +39,10 @@ def demo(
         fetch_with_bars(options.model)
     with stop_signals_raise(), running_stack(options, console) as stack:
         console.print(f"{_what_runs(options)}\nPrompt: {prompt}\n", style="bold", markup=False, highlight=False)
-        _ask(stack, prompt, max_tokens)
+        _ask(stack, request)
 
 
-def _ask(stack: LocalStack, prompt: str, max_tokens: int) -> None:
-    """Greedy, so that the answer is the same every time."""
-    request = build_request(prompt, "", sampling_pb2.SamplingParams(temperature=0, max_tokens=max_tokens))
+def _ask(stack: LocalStack, request: inference_pb2.GenerateRequest) -> None:
     try:
         answer = run_and_show(request, Display(stack.gateway_address, stack.otlp_address))
         stack.check_running()

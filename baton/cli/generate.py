@@ -1,10 +1,12 @@
 """`baton generate`: asks a running gateway for one answer."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from baton.cli.checked import check_address, check_seconds, check_text, sampling_params
 from baton.cli.show import Display, run_and_show
+from baton.errors import invalid
 from baton.local.run_folder import read_run_file
 from baton.rpc import inference_pb2, sampling_pb2
 
@@ -40,11 +42,17 @@ def generate(
     timeout_s: Annotated[float, typer.Option(help="Give up after so long.")] = 600.0,
 ) -> None:
     """Ask the gateway for an answer, stream it, and show latencies, the KV's way and the trace."""
+    if system is not None and not chat:
+        raise invalid("got --system with --no-chat, expected a prompt as it is; put the text into it, or use --chat")
+    check_seconds("--timeout-s", timeout_s)
+    for flag, given in (("--gateway", gateway), ("--traces", traces)):
+        if given is not None:
+            check_address(flag, given)
     running = read_run_file()
     address = gateway or (running.gateway_address if running else DEFAULT_GATEWAY)
     if traces is None and running is not None and address == running.gateway_address:
         traces = running.traces_address
-    sampling = _sampling(
+    sampling = sampling_params(
         max_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -66,7 +74,13 @@ def generate(
 def build_request(
     prompt: str, model: str, sampling: sampling_pb2.SamplingParams, chat: bool = True, system: str | None = None
 ) -> inference_pb2.GenerateRequest:
-    """The request for a prompt as text or as a chat of one user message."""
+    """The request for a prompt as text or as a chat of one user message.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT for text that is not UTF-8.
+    """
+    for name, text in (("the prompt", prompt), ("--system", system or ""), ("--model", model)):
+        check_text(name, text)
     if not chat:
         return inference_pb2.GenerateRequest(model=model, text=prompt, sampling=sampling)
     messages = [inference_pb2.ChatMessage(role="user", content=prompt)]
@@ -75,8 +89,3 @@ def build_request(
     return inference_pb2.GenerateRequest(
         model=model, chat=inference_pb2.ChatPrompt(messages=messages), sampling=sampling
     )
-
-
-def _sampling(**values: Any) -> sampling_pb2.SamplingParams:
-    """Leaves out what was not given, so that the gateway's defaults hold."""
-    return sampling_pb2.SamplingParams(**{name: value for name, value in values.items() if value is not None})

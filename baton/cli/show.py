@@ -9,6 +9,7 @@ from rich.console import Console
 from baton.cli.client import Answer, connect, first_model, stream_answer
 from baton.cli.figures import as_json, figures_table
 from baton.cli.trace_view import try_fetch_trace
+from baton.errors import BatonError
 from baton.rpc import inference_pb2
 from baton.telemetry.tree import render_tree
 
@@ -26,13 +27,17 @@ def run_and_show(request: inference_pb2.GenerateRequest, display: Display) -> An
     """Sends the request (to the gateway's first model if it names none) and prints what comes.
 
     Raises:
-        BatonError: when the gateway refuses or fails; nothing more is printed then.
+        BatonError: when the gateway refuses or fails; the cursor is at the start of a line then.
     """
     with connect(display.gateway) as channel:
         if not request.model:
             request.model = first_model(channel, display.gateway)
-        on_text = _ignore if display.as_json else _print_piece
-        answer = stream_answer(channel, display.gateway, request, display.timeout_s, on_text)
+        pieces = Pieces(silent=display.as_json)
+        try:
+            answer = stream_answer(channel, display.gateway, request, display.timeout_s, pieces.show)
+        except BatonError:
+            pieces.end_line()
+            raise
     spans, problem = try_fetch_trace(display.traces, answer) if display.traces and answer.trace_id else ([], None)
     if problem is not None:
         print(problem, file=sys.stderr)
@@ -49,10 +54,21 @@ def run_and_show(request: inference_pb2.GenerateRequest, display: Display) -> An
     return answer
 
 
-def _print_piece(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+class Pieces:
+    """Prints an answer's text as it comes, unless `silent`: with --json it comes with everything else."""
 
+    def __init__(self, silent: bool) -> None:
+        self._silent = silent
+        self._last = "\n"
 
-def _ignore(text: str) -> None:
-    """With --json the text comes with everything else."""
+    def show(self, text: str) -> None:
+        """Prints one piece."""
+        if text and not self._silent:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._last = text
+
+    def end_line(self) -> None:
+        """What is printed next stands on a line of its own."""
+        if not self._last.endswith("\n"):
+            self.show("\n")

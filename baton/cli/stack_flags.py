@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from baton.arguments import BadArgument
 from baton.config import StackOptions, environment_variable, field_types, flag
+from baton.errors import invalid
 
 
 def with_stack_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -34,8 +36,22 @@ def with_stack_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(field: "dataclasses.Field[Any]", kind: type) -> inspect.Parameter:
     names = f"{flag(field.name)}/--no-{field.name.replace('_', '-')}" if kind is bool else flag(field.name)
-    default = "" if field.default is None else f" (default: {field.default})"
+    default = "" if field.default is None else f" (default: {field.metadata['show'](field.default)})"
     text = f"{field.metadata['help']}{default} [{environment_variable(field.name)}]"
-    option = typer.Option(names, help=text, show_default=False)
+    parse = field.metadata["parse"]
+    parser = None if parse is None else _by_flag(flag(field.name), parse)
+    option = typer.Option(names, help=text, show_default=False, parser=parser, metavar=parse and "<size>")
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _by_flag(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`parse`, with the flag's name in its error."""
+
+    def parse_flag(text: str) -> Any:
+        try:
+            return parse(text)
+        except BadArgument as error:
+            raise invalid(f"{name}: {error}") from error
+
+    return parse_flag

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from baton.arguments import BadArgument
 from baton.errors import BatonError, ErrorCode
 
 SMALL_MODEL = "smollm2-135m"
@@ -61,6 +62,20 @@ def resolve_model(name_or_path: str) -> Path:
         ErrorCode.NOT_FOUND,
         f"model {name_or_path!r} is not in {models_dir()} and is no folder; run `baton fetch {name_or_path}` first",
     )
+
+
+def parse_model(text: str) -> str:
+    """A command line's --model: the folder of a fetched model's name. A path is left to whoever opens it.
+
+    Raises:
+        BadArgument: as `resolve_model`.
+    """
+    if looks_like_path(text):
+        return text
+    try:
+        return str(resolve_model(text))
+    except BatonError as error:
+        raise BadArgument(error.message) from error
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def _depths(spans: Sequence[TraceSpan]) -> dict[str, int]:
 
 
 def _label(span: TraceSpan, start: int, end: int, name_columns: int) -> Text:
-    label = Text(no_wrap=True, overflow="ellipsis")
+    label = Text(overflow="fold")  # in a narrow terminal the details go on below the span, none is lost
     label.append(span.name.ljust(name_columns), style="red" if span.error else "cyan")
     label.append(" ")
     label.append(_bar(span, start, end), style="red" if span.error else "green")

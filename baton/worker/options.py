@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+from baton.arguments import DEFAULT_KV_CACHE_BYTES, parse_bytes, show_bytes
+from baton.config import PROCESS_CONNECTORS
+from baton.fetch.cache import parse_model
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -74,30 +76,23 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("engine").add_argument
-    add("--model", required=True, metavar="PATH", help="model folder")
+    add("--model", required=True, type=parse_model, help="a fetched model's name or a model folder")
     add("--model-name", help="what clients call the model; default: the folder's name")
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV")
     add("--block-size", type=_Count(1), default=16, help="tokens in a KV block")
-    add("--kv-cache-bytes", type=parse_bytes, default="2GiB", help="KV pool, for example 512MiB")
+    pool = show_bytes(DEFAULT_KV_CACHE_BYTES)
+    add("--kv-cache-bytes", type=parse_bytes, default=pool, help="KV pool, for example 512MiB")
     add("--max-model-len", type=_Count(2), help="prompt and output together, in tokens; default: the model's")
     add("--max-num-batched-tokens", type=_Count(1), default=512, help="tokens in one step")
     add("--max-num-seqs", type=_Count(1), default=64, help="requests in one step")
     add("--growth-reserve-blocks", type=_Count(0), default=2, help="blocks kept free for each running request")
     add("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
-    add("--connector", default="nixl", help="how KV travels")
+    add("--connector", default="nixl", choices=PROCESS_CONNECTORS, help="how KV travels")
     add("--lease-s", type=_seconds, default=60.0, help="life of a grant")
     add("--longest-write-s", type=_seconds, default=2.0, help="a KV write takes no longer than this")
     add("--clock-margin-s", type=_seconds, default=1.0, help="clocks of two workers differ by no more than this")
-
-
-def parse_bytes(text: str) -> int:
-    """A size like 2GiB, 512MiB, 1.5GiB or 1048576. Raises argparse.ArgumentTypeError otherwise."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)", text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 2GiB, 512MiB or 1048576")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 class _Count:

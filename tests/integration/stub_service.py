@@ -20,7 +20,7 @@ TOKENS = ["Grav\n", "ity", " pulls", "."]
 
 
 class StubInference(inference_pb2_grpc.InferenceServicer):
-    """Streams `TOKENS`; the prompt "fail" fails as a full gateway would, "slow" never ends."""
+    """Streams `TOKENS`; the prompt "fail" fails as a full gateway would, "slow" never goes on after two."""
 
     def __init__(self, model: str, otlp_endpoint: str) -> None:
         self._model = model
@@ -43,7 +43,7 @@ class StubInference(inference_pb2_grpc.InferenceServicer):
             for name in (*names, "kv.transfer", "decode.queue", "decode.run", "gateway.detokenize"):
                 self._tracing.tracer.start_span(name).end()
             for index, text in enumerate(TOKENS):
-                time.sleep(60 if prompt == "slow" and index else 0)
+                time.sleep(60 if prompt == "slow" and index == 2 else 0)
                 first = {"trace_id": trace_id} if index == 0 else {}
                 yield inference_pb2.GenerateResponse(request_id="r", text=text, token_ids=[index], **first)
         yield inference_pb2.GenerateResponse(

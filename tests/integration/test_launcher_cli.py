@@ -13,6 +13,7 @@ from stub_launcher import STUB, stub_services
 from stub_service import TOKENS
 
 from baton.cli import main
+from baton.cli.show import Pieces
 from baton.config import StackOptions
 from baton.local import LocalStack
 from baton.local.ports import free_port
@@ -86,6 +87,28 @@ def test_a_trace_store_that_is_away_does_not_spoil_the_answer(
 def test_a_refusal_is_one_line(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("generate", "fail", "--gateway", stack.gateway_address) == 1
     assert capsys.readouterr().err == "error: RESOURCE_EXHAUSTED: all decode workers are full\n"
+
+
+def test_a_gateway_that_dies_in_mid_answer_is_told_below_the_text(
+    stack: LocalStack, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show_and_kill(pieces: Pieces, text: str) -> None:
+        show_piece(pieces, text)
+        if text == TOKENS[1]:
+            stack.kill("gateway")
+
+    show_piece = Pieces.show
+    monkeypatch.setattr(Pieces, "show", show_and_kill)
+    assert run("generate", "slow", "--gateway", stack.gateway_address) == 1
+    captured = capfd.readouterr()
+    assert captured.out == TOKENS[0] + TOKENS[1] + "\n"
+    assert captured.err.startswith("error: UNAVAILABLE: the answer broke off after 2 tokens, since the gateway at ")
+    assert "is a gateway running" not in captured.err
+
+
+def test_an_answer_that_takes_too_long_names_the_flag(stack: LocalStack, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("generate", "slow", "--gateway", stack.gateway_address, "--timeout-s", "0.5") == 1
+    assert "tokens of the answer came within 0.5 s; raise --timeout-s" in capfd.readouterr().err
 
 
 def test_without_a_gateway_the_error_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from baton.arguments import parse_address
 from baton.cli import checks, doctor, main, passthrough
 from baton.cli.app import app
 from baton.cli.checks import Result, Status
-from baton.config import StackOptions, resolve
+from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError
 
 COMMANDS = ["demo", "up", "generate", "fetch", "config", "doctor", "gateway", "prefill", "decode"]
@@ -100,11 +101,74 @@ def test_config_tells_each_value_and_its_origin(monkeypatch: pytest.MonkeyPatch,
         ({"BATON_CLOCK_MARGIN_S": "0"}, "got --clock-margin-s 0.0, expected seconds above 0"),
         ({"BATON_START_TIMEOUT_S": "nan"}, "got --start-timeout-s nan, expected seconds above 0"),
         ({"BATON_MAX_MODEL_LEN": "1"}, "got --max-model-len 1, expected at least 2"),
+        ({"BATON_KV_CACHE_BYTES": "1GB"}, "BATON_KV_CACHE_BYTES: got '1GB', expected a size such as"),
+        ({"BATON_CONNECTOR": "inproc"}, "got --connector inproc, expected nixl.*environment BATON_CONNECTOR"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(environment: dict[str, str], message: str) -> None:
     with pytest.raises(BatonError, match=message):
         resolve({}, environment)
+
+
+def test_sizes_are_read_with_their_unit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("BATON_KV_CACHE_BYTES", "256MiB")
+    for arguments, expected in (((), 256 << 20), (("--kv-cache-bytes", "1.5GiB"), 3 << 29)):
+        shown = json.loads(run("config", "--json", *arguments))
+        assert shown["options"]["kv_cache_bytes"]["value"] == expected
+    assert fails("config", "--kv-cache-bytes", "2GB") == 1
+    assert capsys.readouterr().err == (
+        "error: --kv-cache-bytes: got '2GB', expected a size such as 2GiB, 512MiB or 1048576\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "-1"], "got --seed -1, expected 0 to 18446744073709551615"),
+        (["--seed", str(2**64)], "got --seed 18446744073709551616, expected 0 to"),
+        (["--max-tokens", "9999999999"], "got --max-tokens 9999999999, expected 0 to 2147483647"),
+        (["--top-k", "-1"], "got --top-k -1, expected 0 to 2147483647"),
+        (["--stop-token-id", "5", "--stop-token-id", "-1"], "got --stop-token-id -1, expected 0 to 2147483647"),
+        (["--stop", "\udcff"], "--stop: got bytes that are not UTF-8"),
+        (["--system", "\udcff"], "--system: got bytes that are not UTF-8"),
+        (["--timeout-s", "0"], "got --timeout-s 0, expected seconds above 0 and at most 86400"),
+        (["--timeout-s", "-1"], "got --timeout-s -1, expected seconds above 0"),
+        (["--timeout-s", "nan"], "got --timeout-s nan, expected seconds above 0"),
+        (["--timeout-s", "inf"], "got --timeout-s inf, expected seconds above 0"),
+        (["--no-chat", "--system", "be brief"], "got --system with --no-chat"),
+        (["--gateway", "localhost"], "--gateway: got 'localhost', expected host:port"),
+        (["--gateway", "http://localhost:8080"], "--gateway: got 'http://localhost:8080', expected host:port"),
+        (["--gateway", "localhost:70000"], "--gateway: got 'localhost:70000', expected host:port"),
+        (["--gateway", "::1:8080"], "--gateway: got '::1:8080', expected host:port"),
+        (["--traces", "localhost:"], "--traces: got 'localhost:', expected host:port"),
+    ],
+)
+def test_generate_names_the_flag_that_is_wrong(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fails("generate", "Hi", *flags) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_the_demo_names_it_too_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails("demo", "--max-tokens", "-1") == 1
+    assert capsys.readouterr().err == "error: got --max-tokens -1, expected 0 to 2147483647\n"
+
+
+@pytest.mark.parametrize("address", ["localhost:8080", "127.0.0.1:1", "[::1]:65535", "gateway.example:80"])
+def test_addresses(address: str) -> None:
+    assert parse_address(address) == address
+
+
+@pytest.mark.parametrize("command", ["up", "generate"])
+def test_help_is_whole_in_a_narrow_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    output = run(command, "--help")
+    assert "…" not in output
+    if command == "up":
+        assert all(environment_variable(name) in output for name in StackOptions.__dataclass_fields__)
 
 
 def test_an_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -113,9 +113,15 @@ def test_nothing_is_shown_as_nothing() -> None:
     assert lines(b"") == ["trace: no spans"]
 
 
-def test_a_narrow_terminal_cuts_lines_and_does_not_wrap_them() -> None:
-    data = traces(gateway=[span("gateway.request", 1, None, 0, 1, reason="x" * 200)])
-    assert len(lines(data, width=60)) == 2
+def test_a_narrow_terminal_wraps_details_and_cuts_nothing() -> None:
+    spans = [span("gateway.request", 1, None, 0, 1), span("gateway.route", 2, 1, 0, 1, chosen="decode-0", why="z" * 90)]
+    _, request, route, *details = lines(traces(gateway=spans), width=80)
+    assert request.endswith("ms  gateway")
+    assert "ms  gateway" in route
+    text = "".join([route, *details]).replace(" ", "")
+    assert "chosen=decode-0" in text
+    assert text.count("z") == 90
+    assert all(len(line) <= 80 for line in (request, route, *details))
 
 
 @pytest.mark.parametrize(
