@@ -88,12 +88,25 @@ class CoreProcess:
     def last_lines(self) -> str:
         """The end of its stderr; of the last lines only the `error: ...` one where the core refused to start."""
         lines = [line.strip() for line in self._stderr_tail.decode(errors="replace").splitlines() if line.strip()]
-        refusals = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        refusals = [line.removeprefix(_REFUSAL) for line in lines if line.startswith(_REFUSAL)]
         return refusals[-1] if refusals else " | ".join(lines[-_LAST_LINES:])
 
     async def _pass_stderr_on(self) -> None:
         assert self._process.stderr is not None
+        unfinished = b""
         while data := await self._process.stderr.read(65536):
             self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL_BYTES:]
-            sys.stderr.write(data.decode(errors="replace"))
-            sys.stderr.flush()
+            *lines, unfinished = (unfinished + data).split(b"\n")
+            for line in lines:
+                _pass_on(line + b"\n")
+            if len(unfinished) > _STDERR_TAIL_BYTES:
+                _pass_on(unfinished)
+                unfinished = b""
+        _pass_on(unfinished)
+
+
+def _pass_on(line: bytes) -> None:
+    """All but a refusal: whoever started the core tells that itself, with what `last_lines` says."""
+    if not line.startswith(_REFUSAL.encode()):
+        sys.stderr.write(line.decode(errors="replace"))
+        sys.stderr.flush()

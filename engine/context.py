@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from baton.block_hash import root_hash
+from baton.errors import invalid
 from baton.model_spec import ModelSpec, load_model_spec
 from baton.types import EngineStats, SamplingParams
 from engine.block_pool import BlockPool
@@ -28,9 +29,7 @@ class EngineContext:
         check_config(config)
         self.config = config
         self.spec: ModelSpec = load_model_spec(config.model_path, config.model_name)
-        self.max_model_len = min(
-            config.max_model_len or self.spec.max_position_embeddings, self.spec.max_position_embeddings
-        )
+        self.max_model_len = _max_model_len(config.max_model_len, self.spec)
         self.runner = ModelRunner(config, self.spec, self.max_model_len)
         self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)
         self.blocks = RequestBlocks(self.pool, config.cache.block_size)
@@ -82,3 +81,14 @@ class EngineContext:
             preemptions=preemptions,
             digest_mismatches=mismatches,
         )
+
+
+def _max_model_len(configured: int | None, spec: ModelSpec) -> int:
+    """A model answers nonsense at positions that it was not trained for."""
+    limit = spec.max_position_embeddings
+    if configured is not None and configured > limit:
+        raise invalid(
+            f"--max-model-len: got {configured}, expected at most {limit}, the longest that model {spec.name} was made "
+            "for; lower it, or leave it out"
+        )
+    return configured or limit

@@ -1,5 +1,6 @@
 """Executes a step plan: builds the flattened batch, runs the model over the KV pool, draws the tokens."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,15 +11,19 @@ from torch import Tensor
 from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec
 from baton.types import KvLayout, TokenLogprobs
+from baton_kernels import native
 from baton_kernels.attention import SequenceSlice, plan_batch
 from baton_kernels.sampling import sample
 from baton_kernels.sampling_batch import RowParams, make_batch
 from engine.bans import banned_tokens
 from engine.config import EngineConfig
+from engine.device import open_device
 from engine.logprobs import PromptPart, prompt_logprobs, token_logprobs
 from engine.models.registry import load_model
 from engine.request import Key, Request
 from engine.scheduler.base import StepPlan
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -38,14 +43,16 @@ class ModelRunner:
         """Loads the weights and allocates the pool.
 
         Raises:
-            BatonError: INVALID_ARGUMENT for an unknown dtype, RESOURCE_EXHAUSTED when one sequence of `max_model_len`
-                does not fit into the pool.
+            BatonError: INVALID_ARGUMENT for an unknown dtype or device, RESOURCE_EXHAUSTED when one sequence of
+                `max_model_len` does not fit into the pool.
         """
         if config.dtype not in _DTYPES:
             raise BatonError(ErrorCode.INVALID_ARGUMENT, f"--dtype: got {config.dtype}, expected one of {[*_DTYPES]}")
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
-        self._device = torch.device(config.device)
+        self._device = open_device(config.device)
+        if self._device.type == "cpu" and not native.available():
+            logger.warning("computing without the compiled CPU kernels, which is slower; see `baton doctor`")
         self.layout = KvLayout(
             num_layers=spec.num_layers,
             num_kv_heads=spec.num_kv_heads,

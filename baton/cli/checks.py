@@ -59,11 +59,26 @@ def check_torch() -> Result:
     return Result(Status.OK, "torch", f"{version} ({output})")
 
 
+def check_cpu_kernels() -> Result:
+    """Compiled when Baton was installed, if there was a C compiler; workers compute without them, too, but slower."""
+    name = "CPU kernels"
+    if _version("torch") is None:
+        return Result(Status.OK, name, "not looked for without torch")
+    code = "from baton_kernels import native; print('compiled' if native.available() else '')"
+    worked, output = _run([sys.executable, "-c", code])
+    if worked and output:
+        return Result(Status.OK, name, output)
+    advice = "decoding on the CPU is slower: install a C compiler with OpenMP (gcc), then install Baton again"
+    return Result(Status.WARN, name, "not compiled" if worked else f"do not load: {output}", advice)
+
+
 def check_triton() -> Result:
     """Only GPU workers need it."""
     version = _version("triton")
+    if version is None and shutil.which("nvidia-smi") is None:
+        return Result(Status.OK, "triton", "not installed (only a GPU needs it)")
     if version is None:
-        return Result(Status.WARN, "triton", "not installed", "needed on a GPU only: pip install triton")
+        return Result(Status.WARN, "triton", "not installed", "a GPU needs it: pip install triton")
     return Result(Status.OK, "triton", version)
 
 
@@ -140,6 +155,7 @@ def check_gpu() -> Result:
 ALL_CHECKS: Sequence[Callable[[], Result]] = (
     check_python,
     check_torch,
+    check_cpu_kernels,
     check_triton,
     check_nixl,
     check_redis,

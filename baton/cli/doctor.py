@@ -10,7 +10,7 @@ _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
 
 
 def doctor() -> None:
-    """Check Python, torch, NIXL, redis-server, model, port, shared memory and GPU."""
+    """Check Python, torch, CPU kernels, NIXL, redis-server, model, port, shared memory and GPU."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(4):
         table.add_column(overflow="fold")

@@ -36,6 +36,11 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
+def available() -> bool:
+    """Whether the kernels were built with the package."""
+    return _library() is not None
+
+
 def usable(tensor: Tensor) -> bool:
     """Whether the kernels take tensors of this device and dtype."""
     return tensor.device.type == "cpu" and tensor.dtype in _SUFFIX and _library() is not None

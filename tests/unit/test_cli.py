@@ -233,7 +233,26 @@ def test_the_checks_report_what_is_not_there(monkeypatch: pytest.MonkeyPatch) ->
     results = {result.name: result.status for result in (check() for check in checks.ALL_CHECKS)}
     missing = {name for name, status in results.items() if status is Status.MISSING}
     assert missing == {"torch", "NIXL", "redis-server"}
-    assert (results["triton"], results["model"], results["GPU"]) == (Status.WARN, Status.WARN, Status.OK)
+    assert (results["triton"], results["model"], results["GPU"]) == (Status.OK, Status.WARN, Status.OK)
+    monkeypatch.setattr(checks.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert checks.check_triton().status is Status.WARN  # there is a GPU
+
+
+def test_the_doctor_tells_whether_the_cpu_kernels_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checks, "_version", lambda package: "2.0")
+    package = tmp_path / "baton_kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # before the installed one
+    for body, status, found in (
+        ("def available(): return True", Status.OK, "compiled"),
+        ("def available(): return False", Status.WARN, "not compiled"),
+        ("raise OSError('libgomp.so.1: not found')", Status.WARN, "do not load: OSError: libgomp.so.1: not found"),
+    ):
+        (package / "native.py").write_text(body)
+        result = checks.check_cpu_kernels()
+        assert (result.status, result.found) == (status, found)
+        assert (status is Status.OK) or "install a C compiler" in result.advice
 
 
 @pytest.mark.parametrize("package", ["nixl", "nixl-cu12", "nixl-cu13"])

@@ -162,12 +162,20 @@ async def test_cache_changes_reach_the_callback(start: Start) -> None:
     assert changes == [(tuple(block_hashes("feedc0de", PROMPT, 16)), ())]
 
 
-async def test_a_refused_start_says_why() -> None:
+async def test_a_refused_start_says_why_once(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BatonError) as raised:
         await EngineClient.start(CONFIG, (*FAKE_CORE, "--refuse", "the KV pool is too small; raise --kv-cache-bytes"))
     assert raised.value.code is ErrorCode.FAILED_PRECONDITION
     expected = "did not start: it died (exit code 1): the KV pool is too small; raise --kv-cache-bytes"
     assert raised.value.message.endswith(expected)
+    assert "too small" not in capfd.readouterr().err  # whoever shows the error would show it twice
+
+
+async def test_the_cores_log_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; sys.stderr.write('a line\\n' + 'b' * 9000 + '\\nlast'); sys.exit(1)"
+    with pytest.raises(BatonError, match="last"):
+        await EngineClient.start(CONFIG, (sys.executable, "-c", script))
+    assert capfd.readouterr().err == "a line\n" + "b" * 9000 + "\nlast"
 
 
 async def test_a_crashed_start_shows_the_last_lines() -> None:

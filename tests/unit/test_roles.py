@@ -1,7 +1,6 @@
 """Prefill and decode roles over the in-process connector: one worker's tokens, and no leak whatever goes wrong."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,13 +22,6 @@ from engine.messages import (
 )
 from kv_transfer.inproc import Fault
 from tests.fakes.role_pair import BLOCK, GREEDY, PROMPT, SEEDED, Pair, inject, local_tokens, of, turn
-
-
-@pytest.fixture
-def pair(tiny_llama: Path) -> Iterator[Pair]:
-    pair = Pair(tiny_llama)
-    yield pair
-    pair.close()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED])

@@ -1,7 +1,6 @@
 """What a caller can get wrong fails its own request, with a reason, and nothing else."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,13 +13,6 @@ from engine.roles.local import LocalRole
 from tests.fakes.role_pair import GREEDY, PROMPT, Pair, make_context, of, token_ids, turn
 
 OTHER_PROMPT = tuple(range(100, 147))
-
-
-@pytest.fixture
-def pair(tiny_llama: Path) -> Iterator[Pair]:
-    pair = Pair(tiny_llama)
-    yield pair
-    pair.close()
 
 
 @pytest.mark.parametrize(

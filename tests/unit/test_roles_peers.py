@@ -1,11 +1,11 @@
 """Which decode workers a prefill worker stays connected to when they are replaced, fail or hang."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import re
 
-import pytest
+import msgspec
 
 from baton.errors import ErrorCode
+from baton.types import KvEndpoint
 from engine.messages import Admitted, Failed, Finished, Release
 from kv_transfer.inproc import Fault
 from tests.fakes.role_pair import PROMPT, Clock, Pair, inject, of, turn
@@ -15,23 +15,28 @@ THIRD_PROMPT = tuple(range(200, 247))
 LIMIT_S = 5.05  # longest write and clock margin of PREFILL_LEASE
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-def pair(tiny_llama: Path) -> Iterator[Pair]:
-    pair = Pair(tiny_llama)
-    yield pair
-    pair.close()
-
-
 def test_one_connection_serves_all_requests_of_a_life(pair: Pair) -> None:
     for name, prompt in (("a", PROMPT), ("b", OTHER_PROMPT)):
         pair.start(name, prompt)
         pair.pump()
     assert (pair.sender.connected, pair.sender.disconnected) == (["decode/life-1"], [])
+
+
+def test_another_endpoint_of_a_connected_life_is_refused_by_name(pair: Pair) -> None:
+    pair.start("a")
+    pair.pump()
+    granted = pair.reserve("b", OTHER_PROMPT)
+    other = KvEndpoint("inproc", granted.grant.endpoint.metadata + b"x")
+    forged = msgspec.structs.replace(granted.grant, endpoint=other)
+    pair.add_prefill("b", msgspec.structs.replace(granted, grant=forged), OTHER_PROMPT)
+    pair.pump()
+    (failed,) = of(pair.prefill_events, "b", Failed)
+    assert failed.code is ErrorCode.FAILED_PRECONDITION
+    sizes = [len(endpoint.metadata) for endpoint in (other, granted.grant.endpoint)]
+    shown = r"decode worker decode, incarnation life-1: got a .* endpoint inproc:{} bytes .* expected inproc:{} bytes"
+    assert re.match(shown.format(*sizes), failed.message)
+    pair.decode.handle(Release(granted.grant.grant_id, fenced=True))
+    pair.assert_at_rest()
 
 
 def test_a_replaced_life_is_left_at_once_when_nothing_is_open(pair: Pair) -> None:

@@ -1,15 +1,20 @@
 """Limits under which some request could never make progress are refused at the start, naming the flag to change."""
 
+import logging
 import math
 from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from baton.errors import BatonError, ErrorCode
 from baton.types import Role, WorkerRef
+from baton_kernels import native
 from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig, check_config
 from engine.context import EngineContext
+from engine.device import open_device
+from tests.fakes.role_pair import make_context
 
 CONFIG = EngineConfig("/nowhere", Role.PREFILL, WorkerRef("w", "life-1"))
 
@@ -54,3 +59,42 @@ def test_all_of_it_is_refused_before_the_model_is_looked_at(tmp_path: Path) -> N
     config = msgspec.structs.replace(CONFIG, model_path=str(tmp_path), lease=LeaseConfig(lease_s=-1))
     with pytest.raises(BatonError, match="--lease-s"):
         EngineContext(config, send=lambda events: None)
+
+
+def test_a_context_longer_than_the_models_is_refused_with_the_models(tiny_llama: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, model_path=str(tiny_llama), max_model_len=257)
+    with pytest.raises(BatonError, match=r"--max-model-len: got 257, expected at most 256, .* tiny-llama") as caught:
+        EngineContext(config, send=lambda events: None)
+    assert caught.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "cpu cuda"])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(BatonError, match=f"--device: got '{name}', expected cpu, cuda or cuda:N"):
+        open_device(name)
+
+
+def test_a_gpu_that_torch_does_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BatonError, match=r"--device: got 'cuda', expected cpu, since torch .* (CUDA|no GPU)"):
+        open_device("cuda")
+
+
+def test_a_gpu_beyond_the_last_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert open_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(BatonError, match="got 'cuda:7', expected cuda:0 to cuda:1: torch sees 2 GPU"):
+        open_device("cuda:7")
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_missing_cpu_kernels_are_told_once(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, built: bool
+) -> None:
+    monkeypatch.setattr(native, "available", lambda: built)
+    with caplog.at_level(logging.WARNING):
+        make_context(tiny_llama, Role.PREFILL, [])
+    assert [record.message.partition(",")[0] for record in caplog.records] == (
+        [] if built else ["computing without the compiled CPU kernels"]
+    )

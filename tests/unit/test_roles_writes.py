@@ -1,6 +1,6 @@
 """Writes that fail, land late or never end: what prefill says of them, what it keeps, and what it does not post."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,6 @@ from kv_transfer.inproc import Fault
 from tests.fakes.role_pair import PROMPT, Clock, Pair, inject, of
 
 LIMIT_S = 5.05  # longest write and clock margin of PREFILL_LEASE
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-@pytest.fixture
-def pair(tiny_llama: Path) -> Iterator[Pair]:
-    pair = Pair(tiny_llama)
-    yield pair
-    pair.close()
 
 
 def abort(pair: Pair, name: str = "a") -> list[Aborted]:
