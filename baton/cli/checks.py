@@ -13,7 +13,7 @@ from baton.config import StackOptions
 from baton.errors import BatonError
 from baton.fetch import SMALL_MODEL, models_dir, resolve_model
 from baton.local.commands import redis_server_binary
-from baton.local.ports import check_port_free
+from baton.local.ports import check_can_listen
 
 _SUBPROCESS_TIMEOUT_S = 120
 _SHM_MIN_BYTES = 256 << 20
@@ -125,7 +125,7 @@ def check_port() -> Result:
     """The gateway's default port."""
     options = StackOptions()
     try:
-        check_port_free(options.host, options.port)
+        check_can_listen(options.host, options.port)
     except BatonError:
         return Result(Status.WARN, "port", f"{options.port} is taken", "baton up --port 0 takes a free one")
     return Result(Status.OK, "port", f"{options.port} is free")

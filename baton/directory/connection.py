@@ -1,12 +1,13 @@
 """How this project talks to Redis: short timeouts, no hidden retries, one log line an outage."""
 
 import logging
+from collections.abc import Iterable
 
 import redis.asyncio
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from baton.errors import invalid
 
@@ -37,6 +38,18 @@ def connect(redis_url: str) -> redis.asyncio.Redis:
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+def is_wrong_type(answer: object) -> bool:
+    """Whether a command of a pipeline has failed because its key holds another type than that command's."""
+    return isinstance(answer, ResponseError) and "WRONGTYPE" in str(answer)
+
+
+def raise_first(answers: Iterable[object]) -> None:
+    """Raises the first error among the answers of a pipeline."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
 
 
 class OutageLog:

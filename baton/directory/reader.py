@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
-from baton.directory.connection import FAILURES, OutageLog, connect
+from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
 from baton.errors import BatonError, ErrorCode
 from baton.types import WorkerRef
 
@@ -89,7 +89,11 @@ class DirectoryReader:
         async with self._redis.pipeline(transaction=False) as pipe:
             for worker in workers:
                 pipe.smismember(blocks_key(self._fingerprint, worker), list(hashes))
-            return await pipe.execute()
+            answers = await pipe.execute(raise_on_error=False)
+        # A key that something else has written to says nothing of the other workers; its worker repairs it.
+        owned = [[] if is_wrong_type(answer) else answer for answer in answers]
+        raise_first(owned)
+        return owned
 
 
 async def _uncancelled(work: Coroutine[Any, Any, _T]) -> _T:

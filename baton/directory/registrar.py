@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
-from baton.directory.connection import FAILURES, OutageLog, connect
+from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
 
 logger = logging.getLogger(__name__)
 
@@ -110,17 +110,33 @@ class WorkerRegistrar:
     async def _renew(self) -> None:
         """Renews the lease, and rewrites the hashes where Redis does not hold what it should."""
         await self._write_changes()
+        keys = (self._worker_key, self._workers_key, self._blocks_key, self._blocks_key)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(self._worker_key, self._record_json, px=self._lease_ms, get=True)
             pipe.sadd(self._workers_key, self._worker.name)
             pipe.pexpire(self._blocks_key, self._lease_ms)
             pipe.scard(self._blocks_key)
             num_expected = len(self._owned) if not self._changes else None
-            previous, _, _, num_found = await pipe.execute()
+            answers = await pipe.execute(raise_on_error=False)
         self._outage.answered()
+        if foreign := {key for key, answer in zip(keys, answers, strict=True) if is_wrong_type(answer)}:
+            await self._remove_foreign(foreign)
+            return
+        raise_first(answers)
+        previous, _, _, num_found = answers
         self._warn_of_namesake(previous)
         if self._rewrite_due or (num_expected is not None and num_found != num_expected):
             await self._rewrite()
+
+    async def _remove_foreign(self, keys: set[str]) -> None:
+        """Makes room where something of another type than ours stands, and writes anew."""
+        logger.warning("removed what is not ours from Redis: %s", ", ".join(sorted(keys)))
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(*keys)
+            pipe.set(self._worker_key, self._record_json, px=self._lease_ms)
+            pipe.sadd(self._workers_key, self._worker.name)
+            await pipe.execute()
+        await self._rewrite()
 
     async def _write_changes(self) -> None:
         """Writes what was queued so far, in order, in one round trip."""

@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from baton.errors import BatonError, ErrorCode
+from baton.errors import BatonError, ErrorCode, invalid
 from baton.grpc_util.status import abort
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,16 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+class _Malformed:
+    """Stands for a request that could not be read, until the guard answers."""
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Turns `BatonError` into its status; logs any other exception and answers INTERNAL without leaking it."""
+    """Turns `BatonError` into its status; logs any other exception and answers INTERNAL without leaking it.
+
+    Bytes that are not the method's request become INVALID_ARGUMENT, where gRPC itself would answer UNKNOWN and log a
+    traceback.
+    """
 
     async def intercept_service(
         self,
@@ -61,13 +70,39 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         method = handler_call_details.method
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
-                _guard_unary(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+                _guard_unary(handler.unary_unary, method),
+                _reader(handler.request_deserializer),
+                handler.response_serializer,
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
+                _guard_stream(handler.unary_stream, method),
+                _reader(handler.request_deserializer),
+                handler.response_serializer,
             )
         return handler
+
+
+def _reader(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """`parse`, but for bytes that it cannot read a `_Malformed`: gRPC gives no other way to answer them."""
+    if parse is None:
+        return None
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return _Malformed()
+
+    return read
+
+
+def _check_readable(request: Any, method: str) -> None:
+    if isinstance(request, _Malformed):
+        raise invalid(
+            f"{method}: got bytes that are not its request message, expected what protos/ says; generate the client's "
+            "stubs from this release's protos"
+        )
 
 
 async def _fail(context: Any, method: str, error: Exception) -> None:
@@ -82,6 +117,7 @@ async def _fail(context: Any, method: str, error: Exception) -> None:
 def _guard_unary(inner: Any, method: str) -> Any:
     async def call(request: Any, context: Any) -> Any:
         try:
+            _check_readable(request, method)
             return await inner(request, context)
         except Exception as error:
             await _fail(context, method, error)
@@ -92,6 +128,7 @@ def _guard_unary(inner: Any, method: str) -> Any:
 def _guard_stream(inner: Any, method: str) -> Any:
     async def call(request: Any, context: Any) -> Any:
         try:
+            _check_readable(request, method)
             async for response in inner(request, context):
                 yield response
         except Exception as error:
@@ -115,13 +152,15 @@ class Server:
         """Listens and returns the port; 0 asks for a free one.
 
         Raises:
-            BatonError: FAILED_PRECONDITION when the port is taken.
+            BatonError: FAILED_PRECONDITION when the port is taken or `host` is no address of this machine.
         """
         try:
             bound = self.grpc.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise BatonError(
-                ErrorCode.FAILED_PRECONDITION, f"cannot listen on {host}:{port} ({error}); choose another --port"
+                ErrorCode.FAILED_PRECONDITION,
+                f"cannot listen on {host}:{port} ({error}); choose another --port, unless --host is no address of this "
+                "machine",
             ) from error
         await self.set_serving(False)
         await self.grpc.start()

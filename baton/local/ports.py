@@ -1,8 +1,9 @@
-"""TCP ports of this host: a free one, and whether a given one is."""
+"""TCP ports of this host: a free one, and whether a server can listen on a given one."""
 
+import errno
 import socket
 
-from baton.errors import BatonError, ErrorCode
+from baton.errors import BatonError, ErrorCode, invalid
 
 
 def free_port() -> int:
@@ -12,19 +13,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_port_free(host: str, port: int) -> None:
-    """Raises:
-    BatonError: FAILED_PRECONDITION when somebody listens there.
+def check_can_listen(host: str, port: int) -> None:
+    """For saying so before anything is started; the server itself says it too, when it gets to listening.
 
-    For saying so before anything is started; the server itself says it too, when it gets to listening.
+    Raises:
+        BatonError: INVALID_ARGUMENT when `host` is no address of this machine, FAILED_PRECONDITION when somebody
+            listens there already, or when this process may not.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), port))
-        except OSError as error:
-            raise BatonError(
-                ErrorCode.FAILED_PRECONDITION,
-                f"cannot listen on {host}:{port} ({error.strerror}); choose another --port, or 0 for any free one",
-            ) from error
+        except (OSError, UnicodeError) as error:
+            raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> BatonError:
+    number = error.errno if isinstance(error, OSError) else None
+    reason = getattr(error, "strerror", None) or str(error)
+    if number == errno.EADDRINUSE:
+        advice = "choose another --port, or 0 for any free one"
+    elif number == errno.EACCES:
+        advice = "choose a --port above 1023, or 0 for any free one"
+    else:
+        return invalid(
+            f"got --host {host}, expected an address of this machine, such as 127.0.0.1 or 0.0.0.0 ({reason})"
+        )
+    return BatonError(ErrorCode.FAILED_PRECONDITION, f"cannot listen on {host}:{port} ({reason}); {advice}")

@@ -12,7 +12,7 @@ from baton.errors import BatonError, ErrorCode
 from baton.fetch import resolve_model
 from baton.local.child import Child
 from baton.local.commands import SERVICES, ServiceCommand, Surroundings, gateway_command, redis_command, worker_commands
-from baton.local.ports import check_port_free, free_port
+from baton.local.ports import check_can_listen, free_port
 from baton.local.readiness import wait_for_redis, wait_for_service
 from baton.local.run_folder import new_run_folder
 from baton.telemetry.collector import Collector
@@ -146,8 +146,7 @@ class LocalStack:
     def _start(self) -> None:
         options = self.options
         model_path = resolve_model(options.model)
-        if options.port:
-            check_port_free(options.host, options.port)
+        check_can_listen(options.host, options.port)
         deadline_s = time.monotonic() + options.start_timeout_s
         self.run_folder = new_run_folder()
         self._collector = Collector(forward_to=options.otlp_endpoint)

@@ -168,6 +168,57 @@ async def test_a_partial_loss_is_healed(server: RedisServer, register: Register)
     await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES))
 
 
+@pytest.mark.parametrize("foreign", ["string", "list"])
+@pytest.mark.parametrize("key", ["blocks", "record", "names"])
+async def test_a_key_of_a_foreign_type_is_repaired(
+    server: RedisServer, register: Register, reader: DirectoryReader, key: str, foreign: str
+) -> None:
+    worker = WorkerRef("d0", "i0")
+    keys = {
+        "blocks": blocks_key(FINGERPRINT, worker),
+        "record": worker_key(FINGERPRINT, "d0"),
+        "names": workers_key(FINGERPRINT),
+    }
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    await eventually(lambda: owned(server, worker) == set(HASHES))
+    with server.client.pipeline() as pipe:  # at once: the heartbeat comes every 0.2 s
+        pipe.delete(keys[key])
+        pipe.set(keys[key], "x") if foreign == "string" else pipe.lpush(keys[key], "x")
+        pipe.execute()
+
+    def healed() -> bool:
+        kinds = [server.client.type(keys[name]) for name in ("blocks", "record", "names")]
+        record = msgspec.json.encode(record_of("d0", "i0"))
+        return kinds == [b"set", b"string", b"set"] and server.client.get(keys["record"]) == record
+
+    await eventually(healed)
+    assert await reader.workers() == [record_of("d0", "i0")]
+    assert await reader.longest_prefixes(HASHES, [worker]) == {worker: len(HASHES)}
+
+
+async def test_changes_over_a_key_of_a_foreign_type_are_not_lost(server: RedisServer, register: Register) -> None:
+    registrar = register()
+    await registrar.start()
+    server.client.set(blocks_key(FINGERPRINT, WorkerRef("d0", "i0")), "x")
+    registrar.update_blocks(HASHES, [])
+    key = blocks_key(FINGERPRINT, WorkerRef("d0", "i0"))
+    await eventually(lambda: server.client.type(key) == b"set" and owned(server, WorkerRef("d0", "i0")) == set(HASHES))
+
+
+async def test_a_key_of_a_foreign_type_spoils_only_its_own_workers_look_up(
+    server: RedisServer, register: Register, reader: DirectoryReader
+) -> None:
+    good, bad = WorkerRef("d0", "i0"), WorkerRef("nobody", "i0")
+    registrar = register()
+    await registrar.start()
+    registrar.update_blocks(HASHES, [])
+    await eventually(lambda: owned(server, good) == set(HASHES))
+    server.client.set(blocks_key(FINGERPRINT, bad), "x")
+    assert await reader.longest_prefixes(HASHES, [bad, good]) == {bad: 0, good: len(HASHES)}
+
+
 async def test_an_outage_is_survived_and_logged_once(
     server: RedisServer, register: Register, reader: DirectoryReader, caplog: pytest.LogCaptureFixture
 ) -> None:

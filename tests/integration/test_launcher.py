@@ -192,6 +192,17 @@ def test_a_taken_port_is_refused_before_anything_starts(
     assert not new_children()
 
 
+@pytest.mark.parametrize("host", ["invalid", "192.0.2.1", "a..b"])
+def test_a_host_that_is_not_this_machine_is_refused_before_anything_starts(
+    model: Path, new_children: Callable[[], list[psutil.Process]], host: str
+) -> None:
+    with pytest.raises(BatonError, match=f"got --host {host}, expected an address of this machine") as raised:
+        make_stack(model, host=host).start()
+    assert raised.value.code is ErrorCode.INVALID_ARGUMENT
+    assert not (model.parent / "home" / "run").exists()
+    assert not new_children()
+
+
 class Launcher:
     """`baton up` as a process of its own."""
 
