@@ -12,7 +12,8 @@ from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec
 from baton.types import KvLayout, TokenLogprobs
 from baton_kernels import native
-from baton_kernels.attention import SequenceSlice, plan_batch
+from baton_kernels.attention import SequenceSlice
+from baton_kernels.attn.registry import make_attention
 from baton_kernels.sampling import sample
 from baton_kernels.sampling_batch import RowParams, make_batch
 from engine.bans import banned_tokens
@@ -98,7 +99,7 @@ class ModelRunner:
             torch.tensor(token_ids, device=self._device),
             torch.tensor(positions, device=self._device),
             self.pool,
-            plan_batch(slices, self.pool),
+            self._attention.plan(slices),
         )
         told = {part.request.key: prompt_logprobs(self._model, hidden, part) for part in prompts}
         if not sampled:

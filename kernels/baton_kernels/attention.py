@@ -1,5 +1,8 @@
 """Attention over a paged, block-major KV pool: the torch path, which is the specification and runs everywhere.
 
+`rotate_and_write` and `paged_attention` are what models call; a batch that another backend (`baton_kernels.attn`) has
+planned goes to that backend.
+
 The pool is one tensor [num_blocks, kv_heads, layers, 2, block_size, head_dim]. Seen as rows of `block_size * head_dim`
 elements, the keys of block b, head h, layer l are row ((b * kv_heads + h) * layers + l) * 2, the values the row behind.
 So one table of rows for layer 0 serves every layer by adding `2 * layer`, and a gather copies large runs.
@@ -13,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from baton_kernels import native
-from baton_kernels.layers import apply_rope
+from baton_kernels.attn.base import FlatBatch, HeadNorm, Rotated
+from baton_kernels.layers import apply_rope, norm_heads
 
 
 class SequenceSlice(NamedTuple):
@@ -42,7 +46,7 @@ class PrefillSlice(NamedTuple):
     mask: Tensor | None  # [num_tokens, context] True where attended, or None for plain causal
 
 
-class PagedBatch(NamedTuple):
+class TorchBatch(NamedTuple):
     """Where a flattened batch's KV goes and what each token attends to; built once a step, used by every layer."""
 
     write_rows: Tensor  # [tokens, kv_heads] int64 rows of head_dim elements for the keys of layer 0
@@ -50,7 +54,10 @@ class PagedBatch(NamedTuple):
     prefills: tuple[PrefillSlice, ...]
 
 
-def plan_batch(sequences: Sequence[SequenceSlice], pool: Tensor) -> PagedBatch:
+PagedBatch = TorchBatch | FlatBatch  # what an attention backend's `plan` returns; models pass it on
+
+
+def plan_batch(sequences: Sequence[SequenceSlice], pool: Tensor) -> TorchBatch:
     """Lays out `sequences` one behind the other; `pool` is [num_blocks, kv_heads, layers, 2, block_size, head_dim]."""
     _, kv_heads, layers, _, block_size, _ = pool.shape
     heads = torch.arange(kv_heads) * (layers * 2)  # [kv_heads]
@@ -70,7 +77,7 @@ def plan_batch(sequences: Sequence[SequenceSlice], pool: Tensor) -> PagedBatch:
     block_row = (slot // block_size * (kv_heads * layers * 2))[:, None] + heads  # [tokens, kv_heads]
     write_rows = block_row * block_size + (slot % block_size)[:, None]
     group = _decode_group(decodes, block_size, pool.device) if decodes else None
-    return PagedBatch(write_rows.to(pool.device), group, tuple(prefills))
+    return TorchBatch(write_rows.to(pool.device), group, tuple(prefills))
 
 
 def _decode_group(decodes: list[tuple[int, SequenceSlice]], block_size: int, device: torch.device) -> DecodeGroup:
@@ -97,18 +104,30 @@ def _prefill_slice(first: int, seq: SequenceSlice, heads: Tensor, pool: Tensor) 
 
 
 def rotate_and_write(
-    qkv: Tensor, cos: Tensor, sin: Tensor, pool: Tensor, layer: int, batch: PagedBatch, heads: int
-) -> Tensor:
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Tensor,
+    layer: int,
+    batch: PagedBatch,
+    heads: int,
+    norm: HeadNorm | None = None,
+) -> Tensor | Rotated:
     """Applies rotary embedding to queries and keys, and stores keys and values of one layer in the pool.
 
     Args:
         qkv: [tokens, heads + 2 * kv_heads, head_dim]; may be overwritten
         cos, sin: [tokens, head_dim] rows of `rope_table` in qkv's dtype
         pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]
+        norm: what queries and keys go through before they are rotated
 
     Returns:
-        [tokens, heads, head_dim] rotated queries
+        rotated queries, and what else the backend keeps at hand, for `paged_attention`
     """
+    if isinstance(batch, FlatBatch):
+        return batch.backend.rotate_and_write(qkv, cos, sin, pool, layer, batch, heads, norm)
+    if norm is not None:
+        norm_heads(qkv[:, : heads + pool.shape[1]], norm.weight, norm.eps)
     if native.usable(qkv):
         native.rotate_and_write(qkv, cos, sin, pool, batch.write_rows, heads, layer)
         return qkv[:, :heads]
@@ -118,7 +137,7 @@ def rotate_and_write(
     return rotated[:, :heads]
 
 
-def write_kv(pool: Tensor, layer: int, batch: PagedBatch, keys_values: Tensor) -> None:
+def write_kv(pool: Tensor, layer: int, batch: TorchBatch, keys_values: Tensor) -> None:
     """Stores new keys and values of one layer.
 
     Args:
@@ -132,7 +151,7 @@ def write_kv(pool: Tensor, layer: int, batch: PagedBatch, keys_values: Tensor) -
 
 
 def paged_attention(
-    queries: Tensor,
+    queries: Tensor | Rotated,
     pool: Tensor,
     layer: int,
     batch: PagedBatch,
@@ -143,7 +162,8 @@ def paged_attention(
     """Causal attention of new tokens over their sequences' contexts, whose KV is in the pool by now.
 
     Args:
-        queries: [tokens, heads, head_dim]; heads is a multiple of the pool's kv_heads (grouped-query attention)
+        queries: [tokens, heads, head_dim]; heads is a multiple of the pool's kv_heads (grouped-query attention). Or what
+            `rotate_and_write` has returned for the same batch
         pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]
         scale: factor on the scores
         window: the token at position p attends to positions above p - window; None for all up to p
@@ -152,6 +172,9 @@ def paged_attention(
     Returns:
         [tokens, heads, head_dim]
     """
+    if isinstance(batch, FlatBatch):
+        return batch.backend.attend(queries, pool, layer, batch, scale, window, softcap)
+    assert isinstance(queries, Tensor)
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     if batch.decodes:
         group = batch.decodes

@@ -1,0 +1,103 @@
+"""Which configurations the attention kernels run with: measured ones where there are some, else defaults.
+
+Measured ones are JSON files, one a GPU model: the user's own (`baton_kernels.tune_attention` writes them) before those
+that come with the package. They are read once, when an engine core makes its backend; nothing is measured while serving.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from baton_kernels.gpu.attention_decode import DecodeConfig
+from baton_kernels.gpu.attention_prefill import PrefillConfig
+
+PACKAGED = Path(__file__).parent / "tuned"
+_PROGRAMS_A_PROCESSOR = 8  # enough to hide memory's latency at the occupancy that a decode program's registers allow
+
+
+class AttentionConfigs(NamedTuple):
+    """For one GPU model and one `config_key`."""
+
+    decode: DecodeConfig
+    prefill: PrefillConfig
+    prompt_tokens: int  # from how many tokens on torch's dense kernels take a whole prompt
+
+
+def config_key(pool: Tensor, heads: int) -> str:
+    """What a configuration depends on besides the GPU model."""
+    _, kv_heads, _, _, block_size, head_dim = pool.shape
+    dtype = str(pool.dtype).removeprefix("torch.")
+    return f"{dtype} dim {head_dim} block {block_size} group {heads // kv_heads}"
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU model's name as a file name."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return name.lower().replace(" ", "-")
+
+
+def user_folder() -> Path:
+    """Where the user's own measurements are."""
+    return Path(os.environ.get("BATON_HOME", "~/.cache/baton")).expanduser() / "attention"
+
+
+def find_configs(pool: Tensor, heads: int) -> AttentionConfigs:
+    """The user's measured configurations, or the package's, or defaults.
+
+    Raises:
+        ValueError: a file that is not what `store_configs` writes; says which.
+    """
+    name, key = device_name(pool.device) + ".json", config_key(pool, heads)
+    for path in (user_folder() / name, PACKAGED / name):
+        entry = _read(path).get(key)
+        if entry is not None:
+            return _parse(entry, path)
+    return default_configs(pool.dtype, pool.shape[-1], pool.device)
+
+
+def default_configs(dtype: torch.dtype, head_dim: int, device: torch.device) -> AttentionConfigs:
+    """Tiles that fit the registers and shared memory of GPUs from A100 on without a spill."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    programs = processors * _PROGRAMS_A_PROCESSOR
+    if dtype is torch.float32:  # no tensor cores: exact products
+        return AttentionConfigs(DecodeConfig(32, 4, 2, programs, 2), PrefillConfig(32, 32, 4, 2), 1024)
+    tile = 64 if head_dim <= 128 else 32
+    return AttentionConfigs(DecodeConfig(tile, 4, 3, programs, 2), PrefillConfig(128, tile, 8, 3), 1024)
+
+
+def store_configs(path: Path, key: str, configs: AttentionConfigs) -> None:
+    """Adds measured configurations to the file, or replaces those of the same key."""
+    entries = _read(path)
+    entries[key] = {
+        "decode": configs.decode._asdict(),
+        "prefill": configs.prefill._asdict(),
+        "prompt_tokens": configs.prompt_tokens,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n")
+    written.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; remove the file, or measure again") from None
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path}: got {type(entries).__name__}, expected an object; remove the file, or measure again")
+    return entries
+
+
+def _parse(entry: Any, path: Path) -> AttentionConfigs:
+    try:
+        decode, prefill = DecodeConfig(**entry["decode"]), PrefillConfig(**entry["prefill"])
+        return AttentionConfigs(decode, prefill, int(entry["prompt_tokens"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: got {entry!r}: {error!r}; remove the file, or measure again") from None
