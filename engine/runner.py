@@ -76,6 +76,10 @@ class ModelRunner:
             dtype=_DTYPES[config.dtype],
             device=self._device,
         )
+        steps = config.scheduler
+        self._attention = make_attention(
+            "auto", self.pool, spec.num_heads, steps.max_num_batched_tokens, steps.max_num_seqs, max_model_len
+        )
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

@@ -162,8 +162,8 @@ def paged_attention(
     """Causal attention of new tokens over their sequences' contexts, whose KV is in the pool by now.
 
     Args:
-        queries: [tokens, heads, head_dim]; heads is a multiple of the pool's kv_heads (grouped-query attention). Or what
-            `rotate_and_write` has returned for the same batch
+        queries: [tokens, heads, head_dim]; heads is a multiple of the pool's kv_heads (grouped-query attention).
+            Or what `rotate_and_write` has returned for the same batch
         pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]
         scale: factor on the scores
         window: the token at position p attends to positions above p - window; None for all up to p
@@ -175,6 +175,8 @@ def paged_attention(
     if isinstance(batch, FlatBatch):
         return batch.backend.attend(queries, pool, layer, batch, scale, window, softcap)
     assert isinstance(queries, Tensor)
+    if window is not None or softcap is not None:
+        raise ValueError(f"got window {window} and softcap {softcap}, expected None for both on the torch path")
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     if batch.decodes:
         group = batch.decodes

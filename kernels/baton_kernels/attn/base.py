@@ -45,7 +45,8 @@ class FlatBatch(NamedTuple):
     """A step's batch as views of persistent device buffers; their addresses depend on the numbers of rows alone.
 
     So what was captured into a CUDA graph over `decodes` with some padded size serves every later batch that
-    `BatchBuffers.fill_decodes` lays out with the same padded size. `chunks` and `prompts` are for steps outside of graphs.
+    `BatchBuffers.fill_decodes` lays out with the same padded size. `chunks` and `prompts` are for steps outside of
+    graphs.
     """
 
     backend: "AttentionBackend"
@@ -61,10 +62,10 @@ class FlatBatch(NamedTuple):
 
 
 class AttentionBackend(ABC):
-    """How one engine core attends. Made once, for the core's pool; called from the core's one thread, in a step's order.
+    """How one engine core attends. Made once, for the core's pool; called from the core's one thread.
 
-    `plan` once a step; then, for each layer, `rotate_and_write` and `attend`. A backend that cannot serve the pool or the
-    device says so in its constructor.
+    `plan` once a step; then, for each layer, `rotate_and_write` and `attend`. A backend that cannot serve the pool or
+    the device says so in its constructor.
     """
 
     @abstractmethod

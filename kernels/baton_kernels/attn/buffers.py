@@ -64,13 +64,15 @@ class BatchBuffers:
         return self._upload(backend, plan_decodes(tables, contexts, self._block_size, padded))
 
     def _upload(self, backend: AttentionBackend, plan: FlatPlan) -> FlatBatch:
-        arrays = plan[: len(self._sizes)]
-        self._check(arrays)
+        segments = plan.segments()
+        for (name, array), size in zip(segments.items(), self._sizes, strict=True):
+            if len(array) > size:
+                raise ValueError(f"got a batch with {len(array)} {name}, expected at most {size}; make larger buffers")
         host = self._hosts[self._turn]
         if self._copied:
             self._copied[self._turn].synchronize()
         packed = host.numpy()
-        for place, array in zip(self._places, arrays, strict=True):
+        for place, array in zip(self._places, segments.values(), strict=True):
             packed[place : place + len(array)] = array
         used = self._places[-1] + len(plan.tables)
         self._device[:used].copy_(host[:used], non_blocking=True)
@@ -78,11 +80,6 @@ class BatchBuffers:
             self._copied[self._turn].record()
         self._turn = (self._turn + 1) % _COPIES
         return self._views(backend, plan)
-
-    def _check(self, arrays: tuple[Ints, ...]) -> None:
-        for name, array, size in zip(FlatPlan._fields, arrays, self._sizes, strict=False):
-            if len(array) > size:
-                raise ValueError(f"got a batch with {len(array)} {name}, expected at most {size}; make larger buffers")
 
     def _views(self, backend: AttentionBackend, plan: FlatPlan) -> FlatBatch:
         def view(index: int, begin: int, end: int) -> Tensor:

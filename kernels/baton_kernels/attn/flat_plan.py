@@ -29,6 +29,10 @@ class FlatPlan(NamedTuple):
     num_chunk_tiles: int
     num_prompts: int
 
+    def segments(self) -> dict[str, Ints]:
+        """What goes to the device, by name; tables last."""
+        return {name: value for name, value in self._asdict().items() if isinstance(value, np.ndarray)}
+
 
 def plan_sequences(
     sequences: "Sequence[SequenceSlice]", block_size: int, tokens_per_tile: int, prompt_tokens: int
@@ -102,7 +106,10 @@ def _offsets(counts: Ints) -> Ints:
 
 
 def _tiles(lengths: Ints, contexts: Ints, num_prompts: int, tokens_per_tile: int) -> tuple[Ints, Ints, int]:
-    """Sequence and first token of each tile, prompts' last and the longest walks first, so that the device ends at once."""
+    """Sequence and first token of each tile, and how many are not of prompts; those stand in front.
+
+    Within both parts the longest walks come first, so that the last programs to start are short.
+    """
     counts = -(-lengths // tokens_per_tile)
     seqs = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
     tokens = (np.arange(len(seqs)) - np.repeat(_offsets(counts), counts)) * tokens_per_tile

@@ -1,4 +1,4 @@
-"""Attention by torch operators, on a CPU with the compiled kernels where they were built: the specification of the others."""
+"""Attention by torch operators, and on a CPU by compiled kernels where they were built: what the others must equal."""
 
 from collections.abc import Sequence
 

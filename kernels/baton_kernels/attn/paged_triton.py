@@ -43,20 +43,30 @@ class TritonAttention(AttentionBackend):
                 f"got {heads} heads and {kv_heads} KV heads, expected a multiple, of at most "
                 f"{configs.prefill.tile_rows} (the prefill tile's rows)"
             )
-        self._configs, self._kv_heads, self._max_context = configs, kv_heads, limits.max_context
+        self._configs, self._kv_heads, self._limits = configs, kv_heads, limits
         dense = whole_prompt.serves(pool.dtype, head_dim)
+        self._prompt_tokens = configs.prompt_tokens if dense else limits.max_tokens + 1
         self.buffers = BatchBuffers(
             limits.max_tokens,
             limits.max_seqs,
             -(-limits.max_context // block_size),
             block_size,
             attention_prefill.tokens_per_tile(configs.prefill, heads // kv_heads),
-            configs.prompt_tokens if dense else limits.max_tokens + 1,
+            self._prompt_tokens,
             pool.device,
         )
         # seqs * splits is at most the one or the other, see num_splits.
         most = max(limits.max_seqs, configs.decode.programs // kv_heads)
         self._scratch = attention_decode.make_scratch(most, heads, head_dim, 1, pool.device)
+
+    def warm_up(self, pool: Tensor, heads: int, scale: float) -> None:
+        """Runs dense attention once at each length that it is used with, so that no request waits for its planning."""
+        most, kv_heads, head_dim = self._limits.max_tokens, self._kv_heads, pool.shape[-1]
+        if self._prompt_tokens > most:
+            return
+        for tokens in whole_prompt.lengths_up_to(most, self._prompt_tokens):
+            qkv = torch.zeros(tokens, heads + 2 * kv_heads, head_dim, dtype=pool.dtype, device=pool.device)
+            whole_prompt.prompt_attention(_split(qkv, heads, kv_heads), scale)
 
     def plan(self, sequences: "Sequence[SequenceSlice]") -> FlatBatch:
         return self.buffers.fill(self, sequences)
@@ -78,8 +88,7 @@ class TritonAttention(AttentionBackend):
     ) -> Rotated:
         assert isinstance(batch, FlatBatch)
         attention_write.rotate_and_write(qkv, cos, sin, pool, layer, batch.slots, heads, norm, in_place=True)
-        kv_heads = self._kv_heads
-        return Rotated(qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :])
+        return _split(qkv, heads, self._kv_heads)
 
     def attend(
         self,
@@ -146,11 +155,15 @@ class TritonAttention(AttentionBackend):
             scale,
             out,
             config,
-            attention_decode.num_splits(len(group.firsts), self._kv_heads, self._max_context, config),
+            attention_decode.num_splits(len(group.firsts), self._kv_heads, self._limits.max_context, config),
             self._scratch,
             window,
             softcap,
         )
+
+
+def _split(qkv: Tensor, heads: int, kv_heads: int) -> Rotated:
+    return Rotated(qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :])
 
 
 def _unwindowed(batch: FlatBatch, window: int | None) -> bool:

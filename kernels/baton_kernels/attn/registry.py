@@ -1,7 +1,5 @@
 """Makes an attention backend by name, importing only the one that was asked for."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from baton_kernels.attn.base import AttentionBackend

@@ -31,7 +31,8 @@ def padded_tokens(num_tokens: int) -> int:
 
 def lengths_up_to(max_tokens: int, min_tokens: int) -> list[int]:
     """All lengths that `padded_tokens` gives, for running each once before serving."""
-    lengths, tokens = [], min_tokens
+    lengths: list[int] = []
+    tokens = min_tokens
     while not lengths or lengths[-1] < max_tokens:
         lengths.append(padded_tokens(tokens))
         tokens = lengths[-1] + 1

@@ -1,7 +1,8 @@
 """Which configurations the attention kernels run with: measured ones where there are some, else defaults.
 
 Measured ones are JSON files, one a GPU model: the user's own (`baton_kernels.tune_attention` writes them) before those
-that come with the package. They are read once, when an engine core makes its backend; nothing is measured while serving.
+that come with the package. They are read once, when an engine core makes its backend; nothing is measured while
+serving.
 """
 
 import json
@@ -15,7 +16,7 @@ from torch import Tensor
 from baton_kernels.gpu.attention_decode import DecodeConfig
 from baton_kernels.gpu.attention_prefill import PrefillConfig
 
-PACKAGED = Path(__file__).parent / "tuned"
+PACKAGED = Path(__file__).parent
 _PROGRAMS_A_PROCESSOR = 8  # enough to hide memory's latency at the occupancy that a decode program's registers allow
 
 
@@ -34,15 +35,15 @@ def config_key(pool: Tensor, heads: int) -> str:
     return f"{dtype} dim {head_dim} block {block_size} group {heads // kv_heads}"
 
 
-def device_name(device: torch.device) -> str:
-    """The GPU model's name as a file name."""
+def file_name(device: torch.device) -> str:
+    """What the file of a GPU model is called."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return name.lower().replace(" ", "-")
+    return f"attention_{name.lower().replace(' ', '_')}.json"
 
 
 def user_folder() -> Path:
     """Where the user's own measurements are."""
-    return Path(os.environ.get("BATON_HOME", "~/.cache/baton")).expanduser() / "attention"
+    return Path(os.environ.get("BATON_HOME", "~/.cache/baton")).expanduser() / "kernels"
 
 
 def find_configs(pool: Tensor, heads: int) -> AttentionConfigs:
@@ -51,7 +52,7 @@ def find_configs(pool: Tensor, heads: int) -> AttentionConfigs:
     Raises:
         ValueError: a file that is not what `store_configs` writes; says which.
     """
-    name, key = device_name(pool.device) + ".json", config_key(pool, heads)
+    name, key = file_name(pool.device), config_key(pool, heads)
     for path in (user_folder() / name, PACKAGED / name):
         entry = _read(path).get(key)
         if entry is not None:
@@ -60,13 +61,14 @@ def find_configs(pool: Tensor, heads: int) -> AttentionConfigs:
 
 
 def default_configs(dtype: torch.dtype, head_dim: int, device: torch.device) -> AttentionConfigs:
-    """Tiles that fit the registers and shared memory of GPUs from A100 on without a spill."""
+    """Tiles that fit registers and shared memory of GPUs from A100 on; what compiled kernels take is tested."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     programs = processors * _PROGRAMS_A_PROCESSOR
     if dtype is torch.float32:  # no tensor cores: exact products
         return AttentionConfigs(DecodeConfig(32, 4, 2, programs, 2), PrefillConfig(32, 32, 4, 2), 1024)
-    tile = 64 if head_dim <= 128 else 32
-    return AttentionConfigs(DecodeConfig(tile, 4, 3, programs, 2), PrefillConfig(128, tile, 8, 3), 1024)
+    if head_dim > 128:
+        return AttentionConfigs(DecodeConfig(32, 4, 3, programs, 2), PrefillConfig(64, 32, 8, 3), 1024)
+    return AttentionConfigs(DecodeConfig(64, 4, 3, programs, 2), PrefillConfig(128, 64, 8, 3), 1024)
 
 
 def store_configs(path: Path, key: str, configs: AttentionConfigs) -> None:

@@ -1,8 +1,8 @@
 """Attention of sequences with one new token each, straight out of the paged pool, contexts split over programs.
 
-Split-context decoding (Dao et al., Flash-Decoding, 2023): a program takes all query heads of one KV head over one part of
-one context, so each key and value is read once; a second kernel adds up the parts. What part is whose is computed from
-the context on the device: launches depend on shapes alone. Torch twin: `baton_kernels.attention.paged_decode`.
+Split-context decoding (Dao et al., Flash-Decoding, 2023): a program takes all query heads of one KV head over one part
+of one context, so each key and value is read once; a second kernel adds up the parts. What part is whose is computed
+from the context on the device: launches depend on shapes alone. Torch twin: `baton_kernels.attention.paged_decode`.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,8 @@ class DecodeScratch(NamedTuple):
 
 def num_splits(seqs: int, kv_heads: int, max_context: int, config: DecodeConfig) -> int:
     """Parts that every context is split into, a power of two; a short one leaves some of them empty."""
-    wanted = min(config.programs // max(1, seqs * kv_heads), triton.cdiv(max_context, config.tile_tokens), MAX_SPLITS)
+    tiles = -(-max_context // config.tile_tokens)
+    wanted = min(config.programs // max(1, seqs * kv_heads), tiles, MAX_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 
 
@@ -108,7 +109,7 @@ def _decode_kernel(
     total = tl.where(total == 0.0, 1.0, total)  # no context: a padded row, zeros
     acc = acc / total[:, None]
     if SPLIT:
-        # The kernel's only strides of its own: [seqs, heads, splits, dim].
+        # Parts are [seqs, heads, splits, dim].
         part = (seq * tl.num_programs(0) * GROUP + head).to(tl.int64) * splits + split
         tl.store(parts + part[:, None] * DIM + column[None, :], acc, mask=mine)
         tl.store(peaks + part, peak + tl.log2(total), mask=member < GROUP)

@@ -25,7 +25,7 @@ class PoolStrides(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How products become exponents of two: tanh(product * half_slope / 2) * factor with a cap, product * factor without."""
+    """How products of queries and keys become exponents of two: see `cap` and `accumulate`."""
 
     factor: float
     slope: float
@@ -76,7 +76,7 @@ def dot(a, b, UPCAST: tl.constexpr):
 
 @triton.jit
 def cap(scores, slope, CAPPED: tl.constexpr):
-    """tanh, by the one exponential that it takes; exact at both ends."""
+    """tanh(scores * slope / (2 * LOG2E)), by the one exponential that it takes; exact at both ends."""
     if CAPPED:
         scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * slope))
     return scores

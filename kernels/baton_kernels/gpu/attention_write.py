@@ -50,13 +50,15 @@ def _write_kernel(
     tl.store(out + token * out_stride + at, low, mask=kept)
     tl.store(out + token * out_stride + at + HALF, high, mask=kept)
     slot = tl.load(slots + token).to(tl.int64)
-    row = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * slot_stride + layer.to(tl.int64) * layer_stride
-    other = head - HEADS  # keys from 0 on, then values
-    place = (other % KV_HEADS).to(tl.int64) * head_stride + (other // KV_HEADS).to(tl.int64) * value_stride
-    written = (other >= 0)[:, None] & inside & (slot >= 0)
-    to = pool + row + place[:, None] + column[None, :]
-    tl.store(to, low, mask=written)
-    tl.store(to + HALF, high, mask=written)
+    if slot >= 0:
+        row = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * slot_stride
+        row += layer.to(tl.int64) * layer_stride
+        other = head - HEADS  # keys from 0 on, then values
+        place = (other % KV_HEADS).to(tl.int64) * head_stride + (other // KV_HEADS).to(tl.int64) * value_stride
+        written = (other >= 0)[:, None] & inside
+        to = pool + row + place[:, None] + column[None, :]
+        tl.store(to, low, mask=written)
+        tl.store(to + HALF, high, mask=written)
 
 
 def rotate_and_write(

@@ -1,4 +1,4 @@
-"""How long work takes on a GPU, without what launching it costs: replays of a captured CUDA graph between two events."""
+"""How long work takes on a GPU, without what launching it costs: replays of a captured graph between two events."""
 
 import statistics
 from collections.abc import Callable
@@ -35,4 +35,5 @@ def _replays_ms(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
         graph.replay()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / repeats
+    elapsed_ms: float = start.elapsed_time(end)
+    return elapsed_ms / repeats
