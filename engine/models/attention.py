@@ -6,8 +6,8 @@ from torch import Tensor
 
 from baton.model_spec import ModelSpec
 from baton_kernels.attention import PagedBatch, paged_attention, rotate_and_write
+from baton_kernels.attn.base import HeadNorm
 from engine.models.linear import Linear
-from engine.models.norm import HeadNorm
 from engine.models.rope import Rotation
 from engine.models.weights import Weights
 
@@ -29,10 +29,8 @@ class Attention:
         """[tokens, hidden] to [tokens, heads * head_dim]: what goes into `out`."""
         tokens = x.shape[0]
         qkv = self._qkv(x).view(tokens, -1, self._head_dim)
-        if self._head_norm:
-            self._head_norm(qkv)
         cos, sin = rotations[self._rope]
-        queries = rotate_and_write(qkv, cos, sin, pool, self._index, batch, self._heads)
+        queries = rotate_and_write(qkv, cos, sin, pool, self._index, batch, self._heads, self._head_norm)
         attended = paged_attention(queries, pool, self._index, batch, self._scale, self._window, self._softcap)
         return attended.view(tokens, -1)
 

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from baton.model_spec import ModelSpec
 from baton_kernels.attention import PagedBatch
+from baton_kernels.attn.base import HeadNorm
 from engine.models.attention import Attention, attention_from
 from engine.models.decoder import Decoder
 from engine.models.mlp import GatedMlp, gated_mlp_from
-from engine.models.norm import HeadNorm, RmsNorm
+from engine.models.norm import RmsNorm, norm_of_heads
 from engine.models.rope import Rotation
 from engine.models.weights import Weights
 
@@ -78,7 +79,7 @@ def _layer(spec: ModelSpec, weights: Weights, index: int, head_norm: HeadNorm | 
 def _layer_with_head_norm(spec: ModelSpec, weights: Weights, index: int) -> SandwichLayer:
     prefix = f"model.layers.{index}.self_attn."
     query_weight, key_weight = (_norm_weight(weights, prefix + name) for name in ("q_norm.weight", "k_norm.weight"))
-    head_norm = HeadNorm(query_weight, key_weight, spec.num_heads, spec.num_kv_heads, spec.norm_eps)
+    head_norm = norm_of_heads(query_weight, key_weight, spec.num_heads, spec.num_kv_heads, spec.norm_eps)
     return _layer(spec, weights, index, head_norm)
 
 

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from baton_kernels.layers import norm_heads, rms_norm
+from baton_kernels.attn.base import HeadNorm
+from baton_kernels.layers import rms_norm
 
 
 class RmsNorm:
@@ -17,15 +18,8 @@ class RmsNorm:
         return rms_norm(x, self._weight, self._eps)
 
 
-class HeadNorm:
-    """Over each head's query or key, before they are rotated."""
-
-    def __init__(self, query_weight: Tensor, key_weight: Tensor, heads: int, kv_heads: int, eps: float) -> None:
-        """Both weights: [head_dim]."""
-        self._weight = query_weight.new_empty(heads + kv_heads, query_weight.shape[0])
-        self._weight[:heads], self._weight[heads:] = query_weight, key_weight
-        self._eps = eps
-
-    def __call__(self, qkv: Tensor) -> None:
-        """Norms queries and keys of [tokens, heads + 2 * kv_heads, head_dim] in place."""
-        norm_heads(qkv[:, : self._weight.shape[0]], self._weight, self._eps)
+def norm_of_heads(query_weight: Tensor, key_weight: Tensor, heads: int, kv_heads: int, eps: float) -> HeadNorm:
+    """Over each head's query or key, before they are rotated; both weights are [head_dim]."""
+    weight = query_weight.new_empty(heads + kv_heads, query_weight.shape[0])
+    weight[:heads], weight[heads:] = query_weight, key_weight
+    return HeadNorm(weight, eps)

@@ -5,7 +5,7 @@ from engine.models.attention import Attention, attention_from
 from engine.models.decoder import Decoder, PreNormLayer, pre_norm_layer_from
 from engine.models.mlp import Mlp, gated_mlp_from
 from engine.models.moe import ExpertNames, sparse_mlp_from
-from engine.models.norm import HeadNorm
+from engine.models.norm import norm_of_heads
 from engine.models.weights import Weights
 
 _EXPERT = ExpertNames("gate_proj", "up_proj", "down_proj")
@@ -23,7 +23,7 @@ def _layer(spec: ModelSpec, weights: Weights, index: int) -> PreNormLayer:
 def _attention(spec: ModelSpec, weights: Weights, index: int) -> Attention:
     prefix, bias = f"model.layers.{index}.self_attn.", spec.attention_bias
     query_weight, key_weight = (weights.take(prefix + name) for name in ("q_norm.weight", "k_norm.weight"))
-    norm = HeadNorm(query_weight, key_weight, spec.num_heads, spec.num_kv_heads, spec.norm_eps)
+    norm = norm_of_heads(query_weight, key_weight, spec.num_heads, spec.num_kv_heads, spec.norm_eps)
     return attention_from(spec, weights, index, qkv_bias=bias, out_bias=bias, head_norm=norm)
 
 

@@ -175,8 +175,6 @@ def paged_attention(
     if isinstance(batch, FlatBatch):
         return batch.backend.attend(queries, pool, layer, batch, scale, window, softcap)
     assert isinstance(queries, Tensor)
-    if window is not None or softcap is not None:
-        raise ValueError(f"got window {window} and softcap {softcap}, expected None for both on the torch path")
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     if batch.decodes:
         group = batch.decodes

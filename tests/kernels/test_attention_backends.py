@@ -104,7 +104,6 @@ def test_shapes(backend_name: str, shape: Shape, kernel_device: torch.device) ->
         (None, 0.5, torch.bfloat16),
     ],
 )
-@pytest.mark.parametrize("backend_name", ["triton"])
 def test_windows_and_soft_caps(
     backend_name: str, window: int | None, softcap: float | None, dtype: torch.dtype, kernel_device: torch.device
 ) -> None:
