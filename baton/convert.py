@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from baton.errors import invalid
 from baton.rpc import kv_pb2, sampling_pb2, worker_pb2
+from baton.structured import GrammarKind, StructuredOutput
 from baton.types import (
     ChunkDigest,
     FinishReason,
@@ -53,11 +55,16 @@ def sampling_to_pb(params: SamplingParams) -> sampling_pb2.SamplingParams:
         bad_word_token_ids=[sampling_pb2.TokenSequence(token_ids=word) for word in params.bad_words],
         allowed_token_ids=params.allowed_token_ids,
         prompt_logprobs=params.num_prompt_logprobs,
+        structured=structured_to_pb(params.structured) if params.structured else None,
     )
 
 
 def sampling_from_pb(pb: sampling_pb2.SamplingParams) -> SamplingParams:
-    """The inverse of `sampling_to_pb`; an unset field takes the default of `SamplingParams`."""
+    """The inverse of `sampling_to_pb`; an unset field takes the default of `SamplingParams`.
+
+    Raises:
+        BatonError: as `structured_from_pb`.
+    """
     optional = {
         name: getattr(pb, name)
         for name in (
@@ -82,7 +89,38 @@ def sampling_from_pb(pb: sampling_pb2.SamplingParams) -> SamplingParams:
         bad_words=tuple(tuple(word.token_ids) for word in pb.bad_word_token_ids),
         allowed_token_ids=tuple(pb.allowed_token_ids),
         num_prompt_logprobs=pb.prompt_logprobs if pb.HasField("prompt_logprobs") else None,
+        structured=structured_from_pb(pb.structured) if pb.HasField("structured") else None,
     )
+
+
+def structured_to_pb(structured: StructuredOutput) -> sampling_pb2.StructuredOutput:
+    """The kind's own field."""
+    pb = sampling_pb2.StructuredOutput()
+    if structured.kind is GrammarKind.JSON_OBJECT:
+        pb.json_object = True
+    elif structured.kind is GrammarKind.CHOICE:
+        pb.choice.texts.extend(structured.choices)
+    else:
+        setattr(pb, structured.kind.value, structured.text)
+    return pb
+
+
+def structured_from_pb(pb: sampling_pb2.StructuredOutput) -> StructuredOutput:
+    """The inverse of `structured_to_pb`.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT when no kind is set.
+    """
+    field = pb.WhichOneof("kind")
+    if field is None or (field == "json_object" and not pb.json_object):
+        kinds = ", ".join(kind.value for kind in GrammarKind)
+        raise invalid(f"structured: got none of its kinds, expected exactly one of {kinds}; set one or drop structured")
+    kind = GrammarKind(field)
+    if kind is GrammarKind.JSON_OBJECT:
+        return StructuredOutput(kind)
+    if kind is GrammarKind.CHOICE:
+        return StructuredOutput(kind, choices=tuple(pb.choice.texts))
+    return StructuredOutput(kind, getattr(pb, field))
 
 
 def logprobs_to_pb(logprobs: TokenLogprobs) -> sampling_pb2.TokenLogprobs:

@@ -4,6 +4,8 @@ import enum
 
 import msgspec
 
+from baton.structured import StructuredOutput
+
 
 class FinishReason(enum.StrEnum):
     """Why a request ended well."""
@@ -35,6 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output must not contain
     allowed_token_ids: tuple[int, ...] = ()  # (): all
     num_prompt_logprobs: int | None = None  # as `num_logprobs`, for each prompt token but the first
+    structured: StructuredOutput | None = None  # None: free text
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from baton.block_hash import root_hash
 from baton.errors import invalid
@@ -9,12 +10,22 @@ from baton.model_spec import ModelSpec, load_model_spec
 from baton.types import EngineStats, SamplingParams
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig, check_config
+from engine.grammar.compiler import CompilerLimits, GrammarCompiler
+from engine.grammar.registry import make_backend
+from engine.grammar.state import GrammarState
 from engine.messages import CacheChanged, Event
 from engine.request import Request
 from engine.request_rules import problem_with_prompt, problem_with_sampling
 from engine.runner import ModelRunner
 from engine.scheduler.base import Scheduler
 from engine.scheduler.blocks import RequestBlocks
+
+
+class GrammarRequest(NamedTuple):
+    """What a request that waited for its grammar brings along."""
+
+    grammar: GrammarState
+    arrived_unix_ns: int
 
 
 class EngineContext:
@@ -34,6 +45,8 @@ class EngineContext:
         self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)
         self.blocks = RequestBlocks(self.pool, config.cache.block_size)
         self.num_steps = 0
+        self.grammars = GrammarCompiler(lambda: make_backend(self.spec), CompilerLimits())
+        self.with_grammar: GrammarRequest | None = None  # for the next `new_request`
         self._root_hash = root_hash(self.spec.fingerprint)
         self._send = send
         self._outbox: list[Event] = []
@@ -52,14 +65,17 @@ class EngineContext:
             self._outbox = []
 
     def new_request(self, request_id: str, epoch: int, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
-        """A request that holds no blocks yet."""
+        """A request that holds no blocks yet. One with a grammar has passed the `GrammarGate`."""
+        waited = self.with_grammar
+        assert (waited is None) == (sampling.structured is None)
         return Request(
             key=(request_id, epoch),
             num_prompt_tokens=len(prompt),
             sampling=sampling,
             tokens=list(prompt),
-            queued_unix_ns=time.time_ns(),
+            queued_unix_ns=waited.arrived_unix_ns if waited else time.time_ns(),
             last_hash=self._root_hash,
+            grammar=waited.grammar if waited else None,
         )
 
     def problem_with(self, prompt: tuple[int, ...], sampling: SamplingParams) -> str | None:

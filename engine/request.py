@@ -4,6 +4,7 @@ import dataclasses
 
 from baton.block_hash import extend_hashes
 from baton.types import SamplingParams
+from engine.grammar.state import GrammarState
 from engine.messages import ComputeSpan, Timeline, WriteSpan
 
 Key = tuple[str, int]  # (request_id, epoch)
@@ -19,6 +20,7 @@ class Request:
     tokens: list[int]  # prompt, then output
     queued_unix_ns: int
     last_hash: bytes  # of the last full block hashed so far; the root hash at first
+    grammar: GrammarState | None = None  # None: free text
     block_ids: list[int] = dataclasses.field(default_factory=list)
     hashes: list[bytes] = dataclasses.field(default_factory=list)  # of the full blocks of `tokens`
     num_computed_tokens: int = 0  # whose KV is in `block_ids`

@@ -14,6 +14,7 @@ from baton.types import KvLayout, TokenLogprobs
 from baton_kernels import native
 from baton_kernels.attention import SequenceSlice
 from baton_kernels.attn.registry import make_attention
+from baton_kernels.bitmask import apply_token_bitmask
 from baton_kernels.sampling import sample
 from baton_kernels.sampling_batch import RowParams, make_batch
 from engine.bans import banned_tokens
@@ -132,7 +133,7 @@ def _num_blocks(config: EngineConfig, layout: KvLayout, max_model_len: int) -> i
 
 def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
     batch = make_batch([_row_params(request) for request in requests], logits.shape[1], logits.device)
-    drawn = sample(logits, batch)
+    drawn = sample(_with_grammars(logits, requests), batch)
     tokens = {request.key: token for request, token in zip(requests, drawn.tolist(), strict=True)}
     wanted = [row for row, request in enumerate(requests) if request.sampling.num_logprobs is not None]
     if not wanted:
@@ -141,6 +142,17 @@ def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
     counts = [requests[row].sampling.num_logprobs or 0 for row in wanted]
     told = token_logprobs(logits[rows], drawn[rows], counts)
     return StepResult(tokens, {requests[row].key: logprobs for row, logprobs in zip(wanted, told, strict=True)})
+
+
+def _with_grammars(logits: Tensor, requests: list[Request]) -> Tensor:
+    """What the grammars leave of the logits, which stay as they are: log-probabilities are the model's own."""
+    allowed = {row: request.grammar.allowed for row, request in enumerate(requests) if request.grammar}
+    if not allowed:
+        return logits
+    masked = logits.clone()
+    bitmask = torch.stack([*allowed.values()]).to(logits.device, non_blocking=True)
+    apply_token_bitmask(masked, bitmask, torch.tensor([*allowed], device=logits.device))
+    return masked
 
 
 def _row_params(request: Request) -> RowParams:

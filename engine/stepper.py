@@ -46,9 +46,14 @@ def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     plan = scheduler.schedule()
     if not plan.sequences:
         return StepOutcome([], StepResult({}, {}))
+    grammars = [(request, request.grammar) for request, _, sampled in plan.sequences if sampled and request.grammar]
+    for request, grammar in grammars:  # a request that came from elsewhere brings output that its grammar has not seen
+        grammar.catch_up(request.tokens[request.num_prompt_tokens :])
     start_ns = time.time_ns()
     result = context.runner.execute(plan)
     end_ns = time.time_ns()
+    for request, grammar in grammars:
+        grammar.accept(result.tokens[request.key])
     for request, num_tokens, sampled in plan.sequences:
         request.started_unix_ns = request.started_unix_ns or start_ns
         request.num_told_positions += len(result.prompt_logprobs.get(request.key, ()))

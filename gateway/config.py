@@ -24,6 +24,7 @@ class Limits:
 
     max_reserve_wait_s: float = 30.0  # for room on a decode worker, over all attempts
     reserve_timeout_s: float = 10.0  # for one answer to Reserve
+    grammar_compile_s: float = 30.0  # on top, when a grammar is compiled first; a worker's first one loads the compiler
     cleanup_timeout_s: float = 5.0  # for CancelPrefill and Release, each
     transfer_wait_s: float = 1.0  # for PrefillDone when all else is known
     poll_interval_s: float = 0.5  # between looks at the worker directory

@@ -94,6 +94,8 @@ class Placement:
     async def _call_reserve(self, job: Job, worker: Worker) -> kv_pb2.Grant:
         remaining_s = job.remaining_s()
         timeout_s = self._limits.reserve_timeout_s
+        if job.sampling.HasField("structured"):
+            timeout_s += self._limits.grammar_compile_s
         try:
             response = await worker.decode.Reserve(
                 worker_pb2.ReserveRequest(

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from baton.convert import structured_from_pb
 from baton.errors import BatonError, invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import sampling_pb2
@@ -15,6 +16,7 @@ from baton.sampling_limits import (
     MAX_STOP_TOKEN_IDS,
     problem_with_choice,
 )
+from baton.structured_rules import problem_with_structured
 from baton.types import SamplingParams
 from gateway.bad_words import Encode, bad_word_sequences, check_bad_words
 
@@ -76,6 +78,8 @@ def check_ranges(pb: sampling_pb2.SamplingParams, vocab_size: int) -> None:
     check_bad_words(pb.bad_words)
     if pb.bad_word_token_ids:
         raise invalid("bad_word_token_ids: got a value, expected none: workers alone get it; send bad_words")
+    if pb.HasField("structured") and (problem := problem_with_structured(structured_from_pb(pb.structured))):
+        raise invalid(problem)
 
 
 class Prompt(NamedTuple):
@@ -115,6 +119,7 @@ def resolve_sampling(
         bad_words=bad_word_sequences(pb.bad_words, encode),
         allowed_token_ids=tuple(dict.fromkeys(pb.allowed_token_ids)),
         num_prompt_logprobs=pb.prompt_logprobs if pb.HasField("prompt_logprobs") else of_echo,
+        structured=structured_from_pb(pb.structured) if pb.HasField("structured") else None,
     )
     if problem := problem_with_choice(params, spec.vocab_size):
         raise invalid(problem)

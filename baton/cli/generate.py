@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from baton.cli.checked import check_address, check_seconds, check_text, sampling_params
+from baton.cli.grammar_flags import structured_output
 from baton.cli.show import Display, run_and_show
 from baton.errors import invalid
 from baton.local.run_folder import read_run_file
@@ -34,6 +35,14 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; can be repeated.")] = None,
     stop_token_ids: Annotated[list[int] | None, typer.Option("--stop-token-id", help="Can be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to --max-tokens.")] = False,
+    json_schema: Annotated[
+        str | None, typer.Option(help="The answer is JSON that this schema accepts; a file's name, or the schema.")
+    ] = None,
+    json_object: Annotated[bool, typer.Option("--json-object", help="The answer is a JSON object.")] = False,
+    regex: Annotated[str | None, typer.Option(help="The answer matches this.")] = None,
+    grammar: Annotated[str | None, typer.Option(help="The answer follows this EBNF: a file, or text.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="The answer is one of these; to be repeated.")] = None,
+    structural_tag: Annotated[str | None, typer.Option(help="A structural tag; a file's name, or its JSON.")] = None,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Show the request's trace as a tree.")] = True,
     traces: Annotated[
         str | None, typer.Option(help="host:port of a trace store; default: the running stack's.")
@@ -66,6 +75,14 @@ def generate(
         stop=stop,
         stop_token_ids=stop_token_ids,
         ignore_eos=ignore_eos,
+        structured=structured_output(
+            json_schema=json_schema,
+            json_object=json_object or None,
+            regex=regex,
+            ebnf=grammar,
+            choice=choice,
+            structural_tag=structural_tag,
+        ),
     )
     request = build_request(prompt, model, sampling, chat, system)
     run_and_show(request, Display(address, traces if trace else None, as_json, timeout_s))

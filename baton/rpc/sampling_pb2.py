@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/rpc/sampling.proto\x12\x08\x62\x61ton.v1\"\xb2\x07\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12;\n\nlogit_bias\x18\x08 \x03(\x0b\x32\'.baton.v1.SamplingParams.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x07\x88\x01\x01\x12\x17\n\nmax_tokens\x18\n \x01(\x05H\x08\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x0b \x01(\x05\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\"\n\x1ainclude_stop_str_in_output\x18\r \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x15\n\x08logprobs\x18\x10 \x01(\x05H\t\x88\x01\x01\x12\x0e\n\x01n\x18\x11 \x01(\x05H\n\x88\x01\x01\x12\x11\n\tbad_words\x18\x12 \x03(\t\x12\x33\n\x12\x62\x61\x64_word_token_ids\x18\x13 \x03(\x0b\x32\x17.baton.v1.TokenSequence\x12\x19\n\x11\x61llowed_token_ids\x18\x14 \x03(\x05\x12\x1c\n\x0fprompt_logprobs\x18\x15 \x01(\x05H\x0b\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x16 \x01(\x08H\x0c\x88\x01\x01\x12*\n\x1dspaces_between_special_tokens\x18\x17 \x01(\x08H\r\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0b\n\t_logprobsB\x04\n\x02_nB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokensB \n\x1e_spaces_between_special_tokens\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\",\n\x07Logprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"S\n\rTokenLogprobs\x12\"\n\x07sampled\x18\x01 \x01(\x0b\x32\x11.baton.v1.Logprob\x12\x1e\n\x03top\x18\x02 \x03(\x0b\x32\x11.baton.v1.Logprob*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/rpc/sampling.proto\x12\x08\x62\x61ton.v1\"\xe2\x07\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12;\n\nlogit_bias\x18\x08 \x03(\x0b\x32\'.baton.v1.SamplingParams.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x07\x88\x01\x01\x12\x17\n\nmax_tokens\x18\n \x01(\x05H\x08\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x0b \x01(\x05\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\"\n\x1ainclude_stop_str_in_output\x18\r \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x15\n\x08logprobs\x18\x10 \x01(\x05H\t\x88\x01\x01\x12\x0e\n\x01n\x18\x11 \x01(\x05H\n\x88\x01\x01\x12\x11\n\tbad_words\x18\x12 \x03(\t\x12\x33\n\x12\x62\x61\x64_word_token_ids\x18\x13 \x03(\x0b\x32\x17.baton.v1.TokenSequence\x12\x19\n\x11\x61llowed_token_ids\x18\x14 \x03(\x05\x12\x1c\n\x0fprompt_logprobs\x18\x15 \x01(\x05H\x0b\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x16 \x01(\x08H\x0c\x88\x01\x01\x12*\n\x1dspaces_between_special_tokens\x18\x17 \x01(\x08H\r\x88\x01\x01\x12.\n\nstructured\x18\x1e \x01(\x0b\x32\x1a.baton.v1.StructuredOutput\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0b\n\t_logprobsB\x04\n\x02_nB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokensB \n\x1e_spaces_between_special_tokens\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xa7\x01\n\x10StructuredOutput\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x02 \x01(\x08H\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x0e\n\x04\x65\x62nf\x18\x04 \x01(\tH\x00\x12\"\n\x06\x63hoice\x18\x05 \x01(\x0b\x32\x10.baton.v1.ChoiceH\x00\x12\x18\n\x0estructural_tag\x18\x06 \x01(\tH\x00\x42\x06\n\x04kind\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\",\n\x07Logprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"S\n\rTokenLogprobs\x12\"\n\x07sampled\x18\x01 \x01(\x0b\x32\x11.baton.v1.Logprob\x12\x1e\n\x03top\x18\x02 \x03(\x0b\x32\x11.baton.v1.Logprob*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=1243
-  _globals['_FINISHREASON']._serialized_end=1338
+  _globals['_FINISHREASON']._serialized_start=1486
+  _globals['_FINISHREASON']._serialized_end=1581
   _globals['_SAMPLINGPARAMS']._serialized_start=39
-  _globals['_SAMPLINGPARAMS']._serialized_end=985
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=704
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=752
-  _globals['_TOKENSEQUENCE']._serialized_start=987
-  _globals['_TOKENSEQUENCE']._serialized_end=1021
-  _globals['_USAGE']._serialized_start=1023
-  _globals['_USAGE']._serialized_end=1110
-  _globals['_LOGPROB']._serialized_start=1112
-  _globals['_LOGPROB']._serialized_end=1156
-  _globals['_TOKENLOGPROBS']._serialized_start=1158
-  _globals['_TOKENLOGPROBS']._serialized_end=1241
+  _globals['_SAMPLINGPARAMS']._serialized_end=1033
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=752
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=800
+  _globals['_TOKENSEQUENCE']._serialized_start=1035
+  _globals['_TOKENSEQUENCE']._serialized_end=1069
+  _globals['_STRUCTUREDOUTPUT']._serialized_start=1072
+  _globals['_STRUCTUREDOUTPUT']._serialized_end=1239
+  _globals['_CHOICE']._serialized_start=1241
+  _globals['_CHOICE']._serialized_end=1264
+  _globals['_USAGE']._serialized_start=1266
+  _globals['_USAGE']._serialized_end=1353
+  _globals['_LOGPROB']._serialized_start=1355
+  _globals['_LOGPROB']._serialized_end=1399
+  _globals['_TOKENLOGPROBS']._serialized_start=1401
+  _globals['_TOKENLOGPROBS']._serialized_end=1484
 # @@protoc_insertion_point(module_scope)

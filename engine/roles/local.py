@@ -8,6 +8,7 @@ from engine.context import EngineContext
 from engine.messages import Abort, Aborted, AddLocal, Command, Finished
 from engine.request import Request
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
+from engine.scheduler.base import Advanced
 from engine.scheduler.decode import DecodeScheduler
 from engine.stepper import run_step
 
@@ -49,6 +50,9 @@ class LocalRole(EngineRole):
         for item in outcome.advanced:
             for event in outcome.prompt_events(item):
                 self.context.emit(event)
+            if item.grammar_problem:
+                self._give_up(item, item.grammar_problem)
+                continue
             if item.token is not None:
                 self.context.emit(outcome.tokens_event(item))
             if item.finish:
@@ -58,6 +62,14 @@ class LocalRole(EngineRole):
                     Finished(*item.request.key, item.finish, timeline, cached_tokens=item.request.num_cached_tokens)
                 )
         return bool(outcome.advanced)
+
+    def _give_up(self, item: Advanced, problem: str) -> None:
+        request = item.request
+        if item.finish is None:
+            self.scheduler.remove(request.key)
+            self.context.blocks.release(request)
+        self.on_finished(request)
+        self.fail(request, ErrorCode.INVALID_ARGUMENT, problem, time.time_ns())
 
     def on_finished(self, request: Request) -> None:
         """For a role that knows more about a request than its scheduler."""

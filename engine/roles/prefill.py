@@ -2,11 +2,11 @@
 
 import time
 
-from baton.errors import BatonError, invalid
+from baton.errors import BatonError, ErrorCode, invalid
 from baton.types import EngineStats, Grant
 from engine.context import EngineContext
 from engine.handover_table import HandOverTable
-from engine.messages import Abort, AddPrefill, Command, Finished
+from engine.messages import Abort, AddPrefill, Command, Failed, Finished
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
 from engine.scheduler.base import Advanced
 from engine.scheduler.prefill import PrefillScheduler
@@ -61,11 +61,16 @@ class PrefillRole(EngineRole):
             self.context.emit(event)
         if item.token is None:
             return
+        request = item.request
+        if item.grammar_problem:
+            timeline = request.timeline(time.time_ns())
+            failed = Failed(*request.key, ErrorCode.INVALID_ARGUMENT, item.grammar_problem, timeline)
+            self._handovers.end(request.key, [failed])
+            return
         token_event = outcome.tokens_event(item)
         if item.finish is None:
             self.context.emit(token_event)
             return
-        request = item.request
         timeline = request.timeline(time.time_ns())
         finished = Finished(*request.key, item.finish, timeline, cached_tokens=request.num_cached_tokens)
         self._handovers.end(request.key, [token_event, finished])

@@ -4,6 +4,7 @@ from baton.types import Role
 from engine.context import EngineContext
 from engine.roles.base import EngineRole
 from engine.roles.decode import DecodeRole
+from engine.roles.grammar_gate import GrammarGate
 from engine.roles.local import LocalRole
 from engine.roles.prefill import PrefillRole
 from kv_transfer.base import PoolRegion
@@ -11,7 +12,11 @@ from kv_transfer.registry import make_receiver, make_sender
 
 
 def make_role(context: EngineContext) -> EngineRole:
-    """The role that the configuration names, over its connector where it has one."""
+    """The role that the configuration names, over its connector where it has one, behind the gate for grammars."""
+    return GrammarGate(context, _make_role(context))
+
+
+def _make_role(context: EngineContext) -> EngineRole:
     config, pool = context.config, context.runner.pool
     if config.role is Role.AGGREGATED:
         return LocalRole(context)

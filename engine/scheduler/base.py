@@ -37,6 +37,11 @@ class Advanced(NamedTuple):
     token: int | None
     finish: FinishReason | None
 
+    @property
+    def grammar_problem(self) -> str | None:
+        """Why the request cannot go on under its grammar."""
+        return self.request.grammar.problem if self.request.grammar else None
+
 
 class Scheduler(ABC):
     """Decides the next step over the requests it holds."""
@@ -76,6 +81,8 @@ def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
     """Whether the newest output token ends the request."""
     sampling = request.sampling
     if request.tokens[-1] in sampling.stop_token_ids and request.num_output_tokens > sampling.min_tokens:
+        return FinishReason.STOP
+    if request.grammar is not None and request.grammar.over:
         return FinishReason.STOP
     if request.num_output_tokens >= sampling.max_tokens or len(request.tokens) >= max_model_len:
         return FinishReason.LENGTH

@@ -7,7 +7,7 @@ import pytest
 
 from baton.local.stack import LocalStack
 from baton.rpc import inference_pb2, inference_pb2_grpc
-from baton.rpc.sampling_pb2 import SamplingParams
+from baton.rpc.sampling_pb2 import SamplingParams, StructuredOutput
 from tests.e2e.client import MODEL, Answer, ask_together, connect, generate, greedy, token_request
 
 CONTEXT = 4096
@@ -39,6 +39,23 @@ BAD = {
     "empty message": (chat("user", ""), INVALID, "content"),
     "no messages": (Request(model=MODEL, chat=inference_pb2.ChatPrompt()), INVALID, "messages"),
     "token outside the vocabulary": (token_request([49152], greedy(1)), INVALID, "vocabulary"),
+    "no rule of that name": (
+        Request(model=MODEL, text="hi", sampling=SamplingParams(structured=StructuredOutput(ebnf="root ::= x"))),
+        INVALID,
+        'Rule "x" is not defined',
+    ),
+    "unenforced schema": (
+        Request(
+            model=MODEL, text="hi", sampling=SamplingParams(structured=StructuredOutput(json_schema='{"not": {}}'))
+        ),
+        INVALID,
+        "got not, which cannot be enforced",
+    ),
+    "no JSON": (
+        Request(model=MODEL, text="hi", sampling=SamplingParams(structured=StructuredOutput(json_schema='{"type":'))),
+        INVALID,
+        "no valid JSON",
+    ),
     "50 MB": (Request(model=MODEL, text="x" * (50 << 20)), grpc.StatusCode.RESOURCE_EXHAUSTED, "--max-message-mib"),
     "beyond the transport": (Request(model=MODEL, text="x" * (70 << 20)), grpc.StatusCode.RESOURCE_EXHAUSTED, "larger"),
 }

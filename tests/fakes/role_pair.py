@@ -167,11 +167,13 @@ class Pair:
             assert stats.blocks.free + stats.blocks.cached == stats.blocks.total
 
 
-def turn(role: EngineRole) -> None:
+def turn(role: EngineRole) -> bool:
+    """One turn of the engine core's loop; whether it computed."""
     role.poll()
     role.context.flush()
-    role.step()
+    computed = role.step()
     role.context.flush()
+    return computed
 
 
 def of(events: list[Event], name: str, kind: type) -> list:

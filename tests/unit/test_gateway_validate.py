@@ -16,6 +16,7 @@ from tests.fakes.text_model import CONTEXT, VOCAB_SIZE, byte_level_tokenizer, wr
 
 Request = inference_pb2.GenerateRequest
 Sampling = sampling_pb2.SamplingParams
+Structured = sampling_pb2.StructuredOutput
 NAN, INF = math.nan, math.inf
 A = byte_level_tokenizer().token_to_id("a")
 
@@ -114,6 +115,14 @@ async def test_bad_prompt(validator: Validator, request_: inference_pb2.Generate
         ),
         (Sampling(min_tokens=-1), "min_tokens: got -1, expected 0 to 253 (max_tokens)"),
         (Sampling(min_tokens=9, max_tokens=8), "min_tokens: got 9, expected 0 to 8 (max_tokens)"),
+        (Sampling(structured=Structured()), "structured: got none of its kinds, expected exactly one of json_schema,"),
+        (Sampling(structured=Structured(json_object=False)), "structured: got none of its kinds"),
+        (
+            Sampling(structured=Structured(regex="a" * 70000)),
+            "structured.regex: got 70000 bytes, expected",
+        ),
+        (Sampling(structured=Structured(json_schema="{")), "structured.json_schema: got no valid JSON"),
+        (Sampling(structured=Structured(choice=sampling_pb2.Choice())), "structured.choice: got 0 texts"),
         (Sampling(stop=["x"] * 17), "stop: got 17 strings, expected at most 16"),
         (Sampling(stop=["x", ""]), "stop[1]: got 0 characters, expected 1 to 256"),
         (Sampling(stop=["x" * 257]), "stop[0]: got 257 characters, expected 1 to 256"),

@@ -1,0 +1,1 @@
+"""Answers that follow a grammar: compiling one, and which tokens it allows next."""
