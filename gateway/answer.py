@@ -42,19 +42,20 @@ class Answer:
 
     def tokens(self, tokens: Tokens) -> inference_pb2.GenerateResponse:
         """The response that carries these tokens, up to the one that completes a stop string."""
-        response = self._named(inference_pb2.GenerateResponse())
         if self._request.prompt_only:
-            return response
+            return self._named(inference_pb2.GenerateResponse())
         pieces = []
         for token_id in tokens.token_ids:
             pieces.append(self._text.push(token_id))
             if self.stopped:
                 break
-        response.text = "".join(pieces)
-        response.token_ids.extend(tokens.token_ids[: len(pieces)])
-        response.logprobs.extend(tokens.logprobs[: len(pieces)])
         self._num_tokens += len(pieces)
-        return response
+        response = inference_pb2.GenerateResponse(
+            text="".join(pieces),
+            token_ids=tokens.token_ids[: len(pieces)],
+            logprobs=tokens.logprobs[: len(pieces)],
+        )
+        return self._named(response)
 
     def _named(self, response: inference_pb2.GenerateResponse) -> inference_pb2.GenerateResponse:
         """The response with its request's id; the first one with the trace's id and, in front, what is to be echoed."""
@@ -75,6 +76,8 @@ class Answer:
         """The last response."""
         text = self._text.finish()
         reason = FinishReason.STOP if self.stopped else finished.reason
+        if self._request.prompt_only:
+            reason = FinishReason.LENGTH  # whatever the token is that nobody sees
         self._record(reason)
         last = inference_pb2.GenerateResponse(
             text=text,

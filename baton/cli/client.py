@@ -28,6 +28,8 @@ class Answer(msgspec.Struct):
     trace_id: str
     usage: sampling_pb2.Usage
     hand_over: inference_pb2.HandOver
+    logprobs: list[sampling_pb2.TokenLogprobs] = []  # one a token, where asked for
+    prompt_logprobs: list[sampling_pb2.TokenLogprobs] = []  # one a prompt token, where asked for; the first is empty
 
     @property
     def ttft_ms(self) -> float:
@@ -88,12 +90,16 @@ def stream_answer(
     times: list[float] = []
     trace_id = ""
     start = time.perf_counter()
+    logprobs: list[sampling_pb2.TokenLogprobs] = []
+    prompt_logprobs: list[sampling_pb2.TokenLogprobs] = []
     last = inference_pb2.GenerateResponse()
     try:
         for response in stub.Generate(request, timeout=timeout_s):
             now = time.perf_counter() - start
             times += _spread(times[-1] if times else None, now, len(response.token_ids))
             token_ids += response.token_ids
+            logprobs += response.logprobs
+            prompt_logprobs += response.prompt_logprobs
             trace_id = trace_id or response.trace_id
             pieces.append(response.text)
             on_text(response.text)
@@ -109,6 +115,8 @@ def stream_answer(
         trace_id=trace_id,
         usage=last.usage,
         hand_over=last.hand_over,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from baton.cli.client import Answer
+from baton.rpc import sampling_pb2
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -49,6 +50,8 @@ def as_json(answer: Answer) -> dict[str, Any]:
     return {
         "text": answer.text,
         "token_ids": answer.token_ids,
+        "logprobs": [_logprobs(entry) for entry in answer.logprobs],
+        "prompt_logprobs": [_logprobs(entry) for entry in answer.prompt_logprobs],
         "finish_reason": answer.finish_reason,
         "trace_id": answer.trace_id,
         "usage": {
@@ -59,6 +62,14 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "timings": timings(answer),
         "hand_over": hand_over_figures(answer),
     }
+
+
+def _logprobs(entry: sampling_pb2.TokenLogprobs) -> dict[str, Any] | None:
+    """None for the prompt's first token, which nothing precedes."""
+    if not entry.HasField("sampled"):
+        return None
+    top = [{"token_id": one.token_id, "logprob": one.logprob} for one in entry.top]
+    return {"token_id": entry.sampled.token_id, "logprob": entry.sampled.logprob, "top": top}
 
 
 def figures_table(answer: Answer) -> Table:

@@ -43,6 +43,16 @@ def generate(
     grammar: Annotated[str | None, typer.Option(help="The answer follows this EBNF: a file, or text.")] = None,
     choice: Annotated[list[str] | None, typer.Option(help="The answer is one of these; to be repeated.")] = None,
     structural_tag: Annotated[str | None, typer.Option(help="A structural tag; a file's name, or its JSON.")] = None,
+    include_stop: Annotated[bool, typer.Option("--include-stop", help="Leave what ended the answer in it.")] = False,
+    bad_words: Annotated[list[str] | None, typer.Option("--bad-word", help="Not to be said; can be repeated.")] = None,
+    logit_bias: Annotated[list[str] | None, typer.Option(help="TOKEN_ID=BIAS; can be repeated.")] = None,
+    allowed_token_ids: Annotated[
+        list[int] | None, typer.Option("--allowed-token-id", help="No other ones; can be repeated.")
+    ] = None,
+    logprobs: Annotated[int | None, typer.Option(help="Alternatives to each token, 0 to 20; for --json.")] = None,
+    prompt_logprobs: Annotated[int | None, typer.Option(help="The same for the prompt; for --json.")] = None,
+    echo: Annotated[bool, typer.Option("--echo", help="Show the prompt in front of the answer.")] = False,
+    skip_special_tokens: Annotated[bool, typer.Option(help="Leave them out of the text.")] = True,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Show the request's trace as a tree.")] = True,
     traces: Annotated[
         str | None, typer.Option(help="host:port of a trace store; default: the running stack's.")
@@ -83,8 +93,16 @@ def generate(
             choice=choice,
             structural_tag=structural_tag,
         ),
+        include_stop_str_in_output=include_stop,
+        bad_words=bad_words,
+        logit_bias=parse_biases(logit_bias or []),
+        allowed_token_ids=allowed_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        skip_special_tokens=skip_special_tokens,
     )
     request = build_request(prompt, model, sampling, chat, system)
+    request.echo = echo
     run_and_show(request, Display(address, traces if trace else None, as_json, timeout_s))
 
 
@@ -106,3 +124,19 @@ def build_request(
     return inference_pb2.GenerateRequest(
         model=model, chat=inference_pb2.ChatPrompt(messages=messages), sampling=sampling
     )
+
+
+def parse_biases(values: list[str]) -> dict[int, float]:
+    """The values of --logit-bias.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT for one that is no TOKEN_ID=BIAS.
+    """
+    biases = {}
+    for value in values:
+        token_id, _, bias = value.partition("=")
+        try:
+            biases[int(token_id)] = float(bias)
+        except ValueError:
+            raise invalid(f"--logit-bias: got {value!r}, expected TOKEN_ID=BIAS, as in 42=-1.5") from None
+    return biases

@@ -28,6 +28,15 @@ def first_token(token_id: int, finish: FinishReason | None = None, cached: int =
     return worker_pb2.PrefillEvent(first_token=first)
 
 
+def prompt_logprobs(position: int, *token_ids: int) -> worker_pb2.PromptLogprobs:
+    """Of the prompt's tokens from `position` on, each with itself as the only alternative."""
+    entries = [
+        {"sampled": {"token_id": token, "logprob": -1.0}, "top": [{"token_id": token, "logprob": -1.0}]}
+        for token in token_ids
+    ]
+    return worker_pb2.PromptLogprobs(position=position, logprobs=entries)
+
+
 def prefill_done(transfer: worker_pb2.TransferStats = TRANSFER) -> worker_pb2.PrefillEvent:
     """Prefill's last event."""
     return worker_pb2.PrefillEvent(done=worker_pb2.PrefillDone(transfer=transfer))

@@ -14,6 +14,7 @@ from baton.arguments import parse_address
 from baton.cli import checks, doctor, main, passthrough
 from baton.cli.app import app
 from baton.cli.checks import Result, Status
+from baton.cli.generate import parse_biases
 from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError
 
@@ -191,6 +192,13 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error_line(
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "file"))
     assert fails("fetch", "owner/name") == 1
     assert capsys.readouterr().err.startswith("error: [Errno 20] Not a directory")
+
+
+def test_logit_biases_are_pairs() -> None:
+    assert parse_biases(["5=1.5", "7=-100"]) == {5: 1.5, 7: -100.0}
+    for value in ("5", "x=1", "5=y", "=1"):
+        with pytest.raises(BatonError, match=r"--logit-bias: got '.*', expected TOKEN_ID=BIAS"):
+            parse_biases([value])
 
 
 def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -73,3 +74,14 @@ def test_where_the_kv_went() -> None:
     assert "stayed on d" in shown(stayed)
     assert "kv.transfer" not in expected_spans(stayed)
     assert as_json(stayed)["hand_over"]["prefill_worker"] == "d"
+
+
+def test_logprobs_as_plain_values() -> None:
+    entry = sampling_pb2.TokenLogprobs(
+        sampled={"token_id": 5, "logprob": -0.5}, top=[{"token_id": 7, "logprob": -0.25}]
+    )
+    empty = sampling_pb2.TokenLogprobs()
+    plain = as_json(msgspec.structs.replace(answer([0.1]), logprobs=[entry], prompt_logprobs=[empty, entry]))
+    expected = {"token_id": 5, "logprob": -0.5, "top": [{"token_id": 7, "logprob": -0.25}]}
+    assert plain["logprobs"] == [expected]
+    assert plain["prompt_logprobs"] == [None, expected]
