@@ -1,4 +1,4 @@
-"""Sampling fields through whole stacks, apart and aggregated: what they promise of an answer holds for the small model."""
+"""Sampling fields through whole stacks, apart and aggregated: the answers of the small model are as promised."""
 
 from collections.abc import Sequence
 from pathlib import Path

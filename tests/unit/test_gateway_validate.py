@@ -233,6 +233,11 @@ async def test_own_stop_tokens_join_the_models(validator: Validator, spec: Model
     assert request.sampling.stop_token_ids == (9, *spec.eos_token_ids)
 
 
+async def test_ignore_eos_leaves_only_own_stop_tokens(validator: Validator) -> None:
+    request = await validate(validator, Request(text="x", sampling=Sampling(stop_token_ids=[9], ignore_eos=True)))
+    assert request.sampling.stop_token_ids == (9,)
+
+
 async def test_long_text_that_fits_passes(validator: Validator, spec: ModelSpec) -> None:
     """The number of tokens counts, not the length of the text."""
     text = "the quick brown fox " * 600

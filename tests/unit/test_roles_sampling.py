@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from transformers import LlamaForCausalLM, NoBadWordsLogitsProcessor
+from transformers import LlamaForCausalLM, MinNewTokensLengthLogitsProcessor, NoBadWordsLogitsProcessor
 
 from baton.types import Role, SamplingParams, TokenLogprobs
 from engine.bans import banned_tokens
@@ -72,10 +72,12 @@ def test_bad_words_do_not_begin_in_the_prompt() -> None:
     assert list(banned_tokens(request_of([4], [5], bad_words=((4, 5, 6), (5, 7))))) == [7]
 
 
-def test_ends_are_banned_until_min_tokens_are_there() -> None:
-    fields = {"stop_token_ids": (7, 8), "min_tokens": 2}
-    assert list(banned_tokens(request_of([1], [2], **fields))) == [7, 8]
-    assert list(banned_tokens(request_of([1], [2, 3], **fields))) == []
+@pytest.mark.parametrize("output", [[], [2], [2, 3], [2, 3, 4]])
+def test_min_tokens_matches_transformers(output: list[int]) -> None:
+    request = request_of([1, 1], output, stop_token_ids=(7, 8), min_tokens=2)
+    processor = MinNewTokensLengthLogitsProcessor(2, 2, [7, 8], device="cpu")
+    theirs = processor(torch.tensor([request.tokens]), torch.zeros(1, VOCAB))[0]
+    assert list(banned_tokens(request)) == theirs.isinf().nonzero()[:, 0].tolist()
 
 
 def test_a_word_of_several_tokens_passes_where_it_is_the_only_way_on() -> None:
