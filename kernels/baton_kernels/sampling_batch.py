@@ -80,24 +80,22 @@ def make_batch(rows: Sequence[RowParams], vocab_size: int, device: torch.device)
     top_ks = [row.top_k if row.top_k < vocab_size else 0 for row in rows]
     random = [index for index, row in enumerate(rows) if row.temperature > 0]
     penalized = [index for index, row in enumerate(rows) if row.penalized]
+    # Two tensors, so that a step costs two copies to the device for them; each field is contiguous, as kernels expect.
     floats = torch.tensor(
         [
-            (
-                row.temperature,
-                row.top_p,
-                row.min_p,
-                row.presence_penalty,
-                row.frequency_penalty,
-                row.repetition_penalty,
-            )
-            for row in rows
+            [row.temperature for row in rows],
+            [row.top_p for row in rows],
+            [row.min_p for row in rows],
+            [row.presence_penalty for row in rows],
+            [row.frequency_penalty for row in rows],
+            [row.repetition_penalty for row in rows],
         ],
         dtype=torch.float32,
         device=device,
     )
-    temperature, top_p, min_p, presence, frequency, repetition = floats.reshape(-1, 6).unbind(1)
-    ints = [(top_k, _signed(row.seed), row.position) for top_k, row in zip(top_ks, rows, strict=True)]
-    top_k, seed, position = torch.tensor(ints, dtype=torch.int64, device=device).reshape(-1, 3).unbind(1)
+    temperature, top_p, min_p, presence, frequency, repetition = floats.unbind()
+    ints = [top_ks, [_signed(row.seed) for row in rows], [row.position for row in rows]]
+    top_k, seed, position = torch.tensor(ints, dtype=torch.int64, device=device).unbind()
 
     def indices(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)

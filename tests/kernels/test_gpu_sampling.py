@@ -5,6 +5,8 @@ import torch
 
 from baton_kernels.gpu import sampling
 from baton_kernels.random import gumbel_noise
+from baton_kernels.sampling import draw, draw_floors, sample
+from baton_kernels.sampling_batch import RowParams, make_batch
 
 
 @pytest.mark.parametrize("vocab", [40, 4099, 9000])
@@ -37,3 +39,49 @@ def test_of_equal_logits_the_first_wins(kernel_device: torch.device) -> None:
     zero = torch.zeros(1, device=kernel_device)
     none = zero.long()
     assert sampling.draw(logits, zero, none, none, zero - torch.inf, logits.amax(-1)).tolist() == [4097]
+
+
+def test_draws_within_limits_what_the_torch_draw_draws(kernel_device: torch.device) -> None:
+    """Every kind of limit at odd temperatures: a token at the limit itself can be drawn on both."""
+    vocab = 300
+    rows = [
+        RowParams(temperature=0.3 + n / 6, top_k=n % 5, top_p=(1.0, 0.4)[n % 2], min_p=(0.0, 0.2)[n % 3 == 0], seed=n)
+        for n in range(40)
+    ]
+    batch = make_batch(rows, vocab, torch.device("cpu"))
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(1))
+    largests = logits.amax(-1)
+    floors = draw_floors(logits, largests, batch)
+    arguments = (logits, batch.temperature, batch.seed, batch.position, floors, largests)
+    on_device = [tensor.to(kernel_device) for tensor in arguments]
+    assert sampling.draw(*on_device).tolist() == draw(*arguments).tolist()
+    raw, temperature, seed, position, _, largest = on_device
+    best = sampling.draw(raw, temperature, seed, position, torch.zeros_like(temperature), largest)
+    assert best.tolist() == logits.argmax(-1).tolist()  # which is at a limit of 0
+
+
+@pytest.mark.gpu
+def test_sample_gives_the_same_on_both_devices() -> None:
+    """Through all steps, with edits: what a worker on a GPU draws from given logits is what one on a CPU draws."""
+    vocab = 5000
+    rows = [
+        RowParams(
+            temperature=0.2 * (n % 4),
+            top_k=(0, 40)[n % 2],
+            top_p=(1.0, 0.9)[n % 3 == 0],
+            repetition_penalty=(1.0, 1.3)[n % 5 == 0],
+            presence_penalty=(0.0, 0.5)[n % 7 == 0],
+            logit_bias={n: 1.5},
+            allowed=range(n, vocab, 2) if n % 6 == 0 else (),
+            banned=(n + 1,),
+            seed=2**63 + n,
+            position=n,
+            prompt=[1, 2, 3],
+            output=[4, 4],
+        )
+        for n in range(48)
+    ]
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(2)) * 2
+    on_cpu = sample(logits, make_batch(rows, vocab, logits.device))
+    on_gpu = sample(logits.cuda(), make_batch(rows, vocab, torch.device("cuda")))
+    assert on_gpu.tolist() == on_cpu.tolist()
