@@ -14,7 +14,11 @@ _LARGEST = {  # of the integers; none of them can be negative
     FieldDescriptor.CPPTYPE_INT32: 2**31 - 1,
     FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
 }
-_FLAGS = {"stop_token_ids": "--stop-token-id"}  # of those whose flag is not the field's name
+_FLAGS = {  # of those whose flag is not the field's name
+    "stop_token_ids": "--stop-token-id",
+    "allowed_token_ids": "--allowed-token-id",
+    "bad_words": "--bad-word",
+}
 
 
 def check_seconds(name: str, value: float) -> None:

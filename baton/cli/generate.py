@@ -136,6 +136,7 @@ def parse_biases(values: list[str]) -> dict[int, float]:
     for value in values:
         token_id, _, bias = value.partition("=")
         try:
+            sampling_pb2.SamplingParams(logit_bias={int(token_id): float(bias)})  # what the field can hold
             biases[int(token_id)] = float(bias)
         except ValueError:
             raise invalid(f"--logit-bias: got {value!r}, expected TOKEN_ID=BIAS, as in 42=-1.5") from None

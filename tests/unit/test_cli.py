@@ -196,7 +196,7 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error_line(
 
 def test_logit_biases_are_pairs() -> None:
     assert parse_biases(["5=1.5", "7=-100"]) == {5: 1.5, 7: -100.0}
-    for value in ("5", "x=1", "5=y", "=1"):
+    for value in ("5", "x=1", "5=y", "=1", f"{2**40}=1"):
         with pytest.raises(BatonError, match=r"--logit-bias: got '.*', expected TOKEN_ID=BIAS"):
             parse_biases([value])
 
