@@ -65,6 +65,24 @@ def test_a_padded_size_keeps_its_addresses(kernel_device: torch.device) -> None:
     assert second.slots.tolist() == [0 * 8 + 0, 31 * 8 + 7, 34 * 8 + 0, 48 * 8 + 7]
 
 
+@pytest.mark.gpu
+def test_a_captured_graph_serves_later_batches() -> None:
+    pool = torch.randn(64, 2, 1, 2, 8, 32, device="cuda")
+    queries = torch.randn(4, 4, 32, device="cuda")
+    backend, tables = make_backend(pool), np.arange(64, dtype=np.int32).reshape(4, 16)
+    first = backend.plan_decodes(tables, np.array([3, 90], np.int32), 4)
+    backend.attend(queries, pool, 0, first, 0.2)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = backend.attend(queries, pool, 0, first, 0.2)
+    for contexts in ([1, 128, 17, 8], [64]):
+        later = backend.plan_decodes(tables, np.array(contexts, np.int32), 4)
+        graph.replay()
+        assert torch.equal(out, backend.attend(queries, pool, 0, later, 0.2))
+        assert (out[: len(contexts)] != 0).all()
+
+
 def test_both_plans_agree(kernel_device: torch.device) -> None:
     backend = make_backend(torch.zeros(64, 2, 1, 2, 8, 32, device=kernel_device))
     tables = np.random.default_rng(0).permutation(64).astype(np.int32).reshape(4, 16)

@@ -111,20 +111,21 @@ class TritonAttention(AttentionBackend):
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         self._decode(q, pool, layer, batch, scale, out, window, softcap)
         tiles = batch.num_chunk_tiles if dense else len(batch.tile_seqs)
-        attention_prefill.paged_prefill(
-            q,
-            pool,
-            layer,
-            batch.chunks,
-            batch.tables,
-            batch.tile_seqs[:tiles],
-            batch.tile_tokens[:tiles],
-            scale,
-            out,
-            self._configs.prefill,
-            window,
-            softcap,
-        )
+        if tiles:
+            attention_prefill.paged_prefill(
+                q,
+                pool,
+                layer,
+                batch.chunks,
+                batch.tables,
+                batch.tile_seqs[:tiles],
+                batch.tile_tokens[:tiles],
+                scale,
+                out,
+                self._configs.prefill,
+                window,
+                softcap,
+            )
         if dense:
             assert new is not None
             for first, count in batch.prompts:
