@@ -23,9 +23,7 @@ class GrammarState:
         self, compiled: CompiledGrammar, vocab_size: int, ends: Sequence[int], held_back: Sequence[int]
     ) -> None:
         """`ends`: the model's end-of-sequence tokens that may end this answer; `held_back`: those that may not."""
-        self.allowed = torch.zeros(
-            -(-vocab_size // 32), dtype=torch.int32
-        )  # bits, as `GrammarMatcher.fill` writes them
+        self.allowed = torch.zeros(-(-vocab_size // 32), dtype=torch.int32)  # as `GrammarMatcher.fill` writes it
         self.over = False
         self.problem: str | None = None
         self._matcher = compiled.matcher()
