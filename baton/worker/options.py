@@ -91,7 +91,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
     add("--connector", default="nixl", choices=PROCESS_CONNECTORS, help="how KV travels")
     add("--lease-s", type=_seconds, default=60.0, help="life of a grant")
-    add("--longest-write-s", type=_seconds, default=2.0, help="a KV write takes no longer than this from its post to its completion")
+    add("--longest-write-s", type=_seconds, default=2.0, help="a KV write takes no longer, from post to completion")
     add("--clock-margin-s", type=_seconds, default=1.0, help="clocks of two workers differ by no more than this")
 
 
