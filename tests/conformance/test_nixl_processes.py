@@ -214,7 +214,7 @@ def test_a_hung_receiver_that_wakes_up_gets_its_write(
     tx, src = sender
     child = start()
     tx.connect("d#1", child.endpoint)
-    child.signal(signal.SIGSTOP)
+    child.stop()
     tx.post("d#1", [7], [9])
     time.sleep(0.2)
     assert tx.poll() == []

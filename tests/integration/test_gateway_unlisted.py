@@ -1,6 +1,5 @@
 """Workers that the directory has forgotten, and one that hangs: what stays in use, and what is given up how fast."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -28,8 +27,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text_model(tmp_path_factory.mktemp("model"))
 
 
+class PoolClock:
+    """The pool's time, which stands still until it is told to go on: a grace is over when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
-async def stack(model: Path) -> AsyncIterator[Stack]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> PoolClock:
+    clock = PoolClock()
+    monkeypatch.setattr("gateway.pool.time", clock)
+    return clock
+
+
+@pytest.fixture
+async def stack(model: Path, clock: PoolClock) -> AsyncIterator[Stack]:
     async with running_stack(model, ROLES, Limits(poll_interval_s=60, unlisted_s=0.5)) as running:
         yield running
 
@@ -39,7 +55,7 @@ def names(stack: Stack) -> set[str]:
     return {worker.name for role in Role for worker in pool.workers(role)}
 
 
-async def test_an_emptied_directory_does_not_stop_serving(stack: Stack) -> None:
+async def test_an_emptied_directory_does_not_stop_serving(stack: Stack, clock: PoolClock) -> None:
     records, stack.directory.records = stack.directory.records, []
     for _ in range(3):
         await stack.gateway.pool.refresh()
@@ -47,7 +63,7 @@ async def test_an_emptied_directory_does_not_stop_serving(stack: Stack) -> None:
     stack.directory.records = records[:1]  # they come back one by one
     await stack.gateway.pool.refresh()
     assert names(stack) == {"p0", "p1", "d0"}
-    await asyncio.sleep(0.6)
+    clock.now_s += 0.6
     await stack.gateway.pool.refresh()
     assert names(stack) == {"p0"}  # the grace of the others is over
     stack.directory.records = records
@@ -55,12 +71,12 @@ async def test_an_emptied_directory_does_not_stop_serving(stack: Stack) -> None:
     assert ids_of(await stack.generate()) == ANSWER
 
 
-async def test_the_grace_begins_anew_for_a_worker_that_was_back(stack: Stack) -> None:
+async def test_the_grace_begins_anew_for_a_worker_that_was_back(stack: Stack, clock: PoolClock) -> None:
     records = stack.directory.records
     for _ in range(3):
         stack.directory.records = []
         await stack.gateway.pool.refresh()
-        await asyncio.sleep(0.3)
+        clock.now_s += 0.3
         stack.directory.records = records
         await stack.gateway.pool.refresh()
     stack.directory.records = []

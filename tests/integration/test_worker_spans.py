@@ -50,7 +50,10 @@ async def spans_of(worker: WorkerProcess, traces: TraceReceiver, request_id: str
         )
         call = worker.prefill.Prefill(request, metadata=outgoing_metadata())
         if leave:
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(10):
+                while not (await worker.control.GetWorkerStats(worker_pb2.GetWorkerStatsRequest())).requests_running:
+                    pass
+            await asyncio.sleep(0.1)  # long enough to be told from nothing
             call.cancel()
         else:
             with pytest.raises(grpc.aio.AioRpcError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -102,12 +101,13 @@ def test_truncation_of_the_tokenizer_file_is_off(tmp_path: Path) -> None:
 async def test_a_long_text_does_not_hold_up_the_loop(folder: Path) -> None:
     codec = TextCodec(folder)
     encoding = asyncio.create_task(asyncio.to_thread(codec.encode, "the quick brown fox " * 50_000))
-    longest_s, last = 0.0, time.perf_counter()
+    num_turns = 0
     while not encoding.done():
         await asyncio.sleep(0.005)
-        longest_s, last = max(longest_s, time.perf_counter() - last), time.perf_counter()
+        num_turns += 1
     assert len(await encoding) > 100_000
-    assert longest_s < 0.25
+    # Held up, it gets one turn before and one after. Counted, not timed: other processes want the cores, too.
+    assert num_turns > 5
 
 
 def test_small_model_reads_as_transformers_does(smollm2: Path) -> None:

@@ -21,7 +21,22 @@ from engine.messages import (
     Tokens,
 )
 from kv_transfer.inproc import Fault
-from tests.fakes.role_pair import BLOCK, GREEDY, PROMPT, SEEDED, Pair, inject, local_tokens, of, turn
+from tests.fakes.role_pair import (
+    BLOCK,
+    DECODE_LEASE,
+    GREEDY,
+    PROMPT,
+    SEEDED,
+    Clock,
+    Pair,
+    inject,
+    local_tokens,
+    of,
+    turn,
+)
+
+LEASE_S = DECODE_LEASE.lease_s
+QUARANTINE_S = DECODE_LEASE.longest_write_s + DECODE_LEASE.clock_margin_s
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
@@ -131,30 +146,28 @@ def test_a_write_that_failed_may_still_land_so_it_is_not_fenced(pair: Pair) -> N
     assert len(pair.tokens("b")) == 6
 
 
-def test_lost_notification_ends_with_the_lease_and_its_blocks_come_back(tiny_llama: Path) -> None:
-    pair = Pair(tiny_llama, lease_s=0.3)
+def test_lost_notification_ends_with_the_lease_and_its_blocks_come_back(pair: Pair, clock: Clock) -> None:
     inject(pair, 2, Fault.LOSE_NOTIFICATION)
     pair.start("a")
     pair.pump()
-    time.sleep(0.3)
+    clock.skip(LEASE_S)
     pair.pump(2)
     (failed,) = of(pair.decode_events, "a", Failed)
     assert "lease" in failed.message
     assert pair.decode.stats().blocks.quarantined == 6
-    time.sleep(0.15)
+    clock.skip(QUARANTINE_S)
     pair.pump(2)
     pair.assert_at_rest()
 
 
-def test_prefill_posts_nothing_after_the_lease(tiny_llama: Path) -> None:
-    pair = Pair(tiny_llama, lease_s=0.05)
+def test_prefill_posts_nothing_after_the_lease(pair: Pair, clock: Clock) -> None:
     pair.start("a")
-    time.sleep(0.06)
+    clock.skip(LEASE_S)
     pair.pump(10)
     (failed,) = of(pair.prefill_events, "a", Failed)
     assert "lease ran out" in failed.message
     assert failed.timeline.writes == ()
-    time.sleep(0.1)
+    clock.skip(QUARANTINE_S)
     pair.pump(2)
     pair.assert_at_rest()
 
