@@ -17,6 +17,13 @@ class ErrorCode(enum.StrEnum):
     INTERNAL = "internal"
 
 
+class Reason(enum.StrEnum):
+    """What the code alone does not tell, for whoever has to decide whether to try elsewhere; travels in ErrorInfo."""
+
+    DRAINING = "draining"  # the worker takes nothing new, or has ended what it could not finish
+    ENGINE_DIED = "engine_died"
+
+
 class BatonError(Exception):
     """A failure of one request or one command.
 
@@ -24,11 +31,14 @@ class BatonError(Exception):
     can help.
     """
 
-    def __init__(self, code: ErrorCode, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, retry_after_s: float | None = None, reason: Reason | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 def invalid(message: str) -> BatonError:

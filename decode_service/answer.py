@@ -36,7 +36,7 @@ class Answer:
             if isinstance(event, Failed):
                 self._spans.failed(event.code)
                 self._record(event.timeline)
-                raise BatonError(event.code, event.message)
+                raise BatonError(event.code, event.message, reason=event.reason)
             if isinstance(event, Aborted):
                 request_id, epoch = self._stream.key
                 message = f"request {request_id} (epoch {epoch}) was cancelled on its decode worker"

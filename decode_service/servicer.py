@@ -29,7 +29,9 @@ class DecodeServicer(AggregatedServicer):
         """A grant, or a refusal that says when to try again."""
         prompt = prompt_of(request.request_id, request.prompt_token_ids)
         sampling = sampling_from_pb(request.sampling)
-        stream = self._engine.submit(Reserve(request.request_id, request.epoch, prompt, sampling))
+        stream = self._engine.submit(
+            Reserve(request.request_id, request.epoch, prompt, sampling, tuple(request.output_token_ids))
+        )
         try:
             event = await anext(stream)
         except asyncio.CancelledError:
@@ -44,7 +46,7 @@ class DecodeServicer(AggregatedServicer):
             case Refused():
                 raise BatonError(event.code, event.message, event.retry_after_s)
             case Failed():
-                raise BatonError(event.code, event.message)
+                raise BatonError(event.code, event.message, reason=event.reason)
             case _:
                 message = f"request {request.request_id} (epoch {request.epoch}) was cancelled on its decode worker"
                 raise BatonError(ErrorCode.CANCELLED, message)

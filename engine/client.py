@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from baton.errors import BatonError, ErrorCode, invalid
+from baton.errors import BatonError, ErrorCode, Reason, invalid
 from engine import wire
 from engine.child import CORE_COMMAND, CoreProcess
 from engine.config import EngineConfig
@@ -171,7 +171,7 @@ class EngineClient:
 
     def _unavailable(self, reason: str) -> BatonError:
         message = f"engine core of worker {self._worker_name} {reason}; send the request to another worker"
-        return BatonError(ErrorCode.UNAVAILABLE, message)
+        return BatonError(ErrorCode.UNAVAILABLE, message, reason=None if self._closing else Reason.ENGINE_DIED)
 
     async def _write(self, first: bytes) -> None:
         """Sends what accumulated since the last turn of the loop, as one frame."""
@@ -249,7 +249,9 @@ class EngineClient:
         streams, self._streams = self._streams, {}
         for request_id, epoch in streams:
             timeline = Timeline(queued_unix_ns=now, finished_unix_ns=now)
-            streams[request_id, epoch].put(Failed(request_id, epoch, error.code, error.message, timeline))
+            streams[request_id, epoch].put(
+                Failed(request_id, epoch, error.code, error.message, timeline, error.reason)
+            )
         waiters: list[asyncio.Future[Any]] = [*self._stats_waiters.values()]
         waiters += itertools.chain.from_iterable(self._abort_waiters.values())
         for waiter in waiters:

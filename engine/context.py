@@ -7,15 +7,15 @@ from typing import NamedTuple
 from baton.block_hash import root_hash
 from baton.errors import invalid
 from baton.model_spec import ModelSpec, load_model_spec
-from baton.types import EngineStats, SamplingParams
+from baton.types import EngineStats
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig, check_config
 from engine.grammar.compiler import CompilerLimits, GrammarCompiler
 from engine.grammar.registry import make_backend
 from engine.grammar.state import GrammarState
-from engine.messages import CacheChanged, Event
+from engine.messages import AddLocal, AddPrefill, CacheChanged, Event, Reserve
 from engine.request import Request
-from engine.request_rules import problem_with_prompt, problem_with_sampling
+from engine.request_rules import problem_with_output, problem_with_prompt, problem_with_sampling
 from engine.runner import ModelRunner
 from engine.scheduler.base import Scheduler
 from engine.scheduler.blocks import RequestBlocks
@@ -64,24 +64,29 @@ class EngineContext:
             self._send(self._outbox)
             self._outbox = []
 
-    def new_request(self, request_id: str, epoch: int, prompt: tuple[int, ...], sampling: SamplingParams) -> Request:
+    def new_request(self, command: AddLocal | AddPrefill | Reserve) -> Request:
         """A request that holds no blocks yet. One with a grammar has passed the `GrammarGate`."""
-        waited = self.with_grammar
-        assert (waited is None) == (sampling.structured is None)
+        waited, num_prompt_tokens = self.with_grammar, len(command.prompt)
+        assert (waited is None) == (command.sampling.structured is None)
         return Request(
-            key=(request_id, epoch),
-            num_prompt_tokens=len(prompt),
-            sampling=sampling,
-            tokens=list(prompt),
+            key=(command.request_id, command.epoch),
+            num_prompt_tokens=num_prompt_tokens,
+            sampling=command.sampling,
+            tokens=[*command.prompt, *command.output],
+            # All that is to be told of a prompt goes out before the first token.
+            num_told_positions=num_prompt_tokens if command.output else 1,
             queued_unix_ns=waited.arrived_unix_ns if waited else time.time_ns(),
             last_hash=self._root_hash,
             grammar=waited.grammar if waited else None,
         )
 
-    def problem_with(self, prompt: tuple[int, ...], sampling: SamplingParams) -> str | None:
+    def problem_with(self, command: AddLocal | AddPrefill | Reserve) -> str | None:
         """Why a request cannot be computed; what would break a step for everyone is caught here."""
-        return problem_with_prompt(prompt, self.spec.vocab_size, self.max_model_len) or problem_with_sampling(
-            sampling, self.spec.vocab_size
+        vocab_size, sampling = self.spec.vocab_size, command.sampling
+        return (
+            problem_with_prompt(command.prompt, vocab_size, self.max_model_len)
+            or problem_with_sampling(sampling, vocab_size)
+            or problem_with_output(command.prompt, command.output, sampling, vocab_size, self.max_model_len)
         )
 
     def stats(self, scheduler: Scheduler, grants: int = 0, preemptions: int = 0, mismatches: int = 0) -> EngineStats:

@@ -42,7 +42,7 @@ class GrantTable:
         blocks, pool = self._context.blocks, self._context.pool
         blocks.take_prefix(request)
         num_hit_blocks = len(request.block_ids)
-        missing = blocks.blocks_for(request.num_prompt_tokens) - num_hit_blocks
+        missing = blocks.blocks_for(request.num_given_tokens) - num_hit_blocks
         holders = num_running + len(self._open)
         reserve = self._context.config.scheduler.growth_reserve_blocks * holders
         if missing + reserve > pool.num_allocatable:
@@ -53,7 +53,7 @@ class GrantTable:
                 f"prompt needs {missing} and {holders} other requests keep {reserve} to grow; try again later",
                 RETRY_AFTER_S,
             )
-        blocks.grow(request, request.num_prompt_tokens)
+        blocks.grow(request, request.num_given_tokens)
         blocks.count_query(request)
         lease = self._context.config.lease
         grant = Grant(

@@ -76,7 +76,7 @@ class HandOver:
             LeaseOver: nothing was posted.
         """
         block_size = self._context.config.cache.block_size
-        last = (self.request.num_prompt_tokens - 1) // block_size
+        last = (self.request.num_given_tokens - 1) // block_size
         ready = min(self.request.num_computed_tokens // block_size, last)
         if ready > self._next_block:
             self._post(ready, ready * block_size, None)
@@ -96,8 +96,8 @@ class HandOver:
         if self._first_token is None or self._in_flight or self.ready_sent:
             return
         self._post(
-            self._context.blocks.blocks_for(self.request.num_prompt_tokens),
-            self.request.num_prompt_tokens,
+            self._context.blocks.blocks_for(self.request.num_given_tokens),
+            self.request.num_given_tokens,
             self._first_token,
         )
         self.ready_sent = True
@@ -131,7 +131,7 @@ class HandOver:
             prefill=self._context.config.worker,
             digests=tuple(self._digests),
             first_token=first_token,
-            sampler_position=1,
+            sampler_position=self.request.num_output_tokens,
             sent_unix_ns=sent_unix_ns,
         )
 

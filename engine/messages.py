@@ -7,7 +7,7 @@ aborted, before its KV has come or after, ends with `Aborted`. Times are unix na
 
 import msgspec
 
-from baton.errors import ErrorCode
+from baton.errors import ErrorCode, Reason
 from baton.types import EngineStats, FinishReason, Grant, KvLayout, SamplingParams, TokenLogprobs, TransferStats
 
 
@@ -25,6 +25,7 @@ class AddLocal(Message, frozen=True, tag=True):
     epoch: int
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    output: tuple[int, ...] = ()  # replayed: what earlier attempts have delivered; the next token comes behind it
 
 
 class AddPrefill(Message, frozen=True, tag=True):
@@ -35,6 +36,7 @@ class AddPrefill(Message, frozen=True, tag=True):
     prompt: tuple[int, ...]
     sampling: SamplingParams
     grant: Grant
+    output: tuple[int, ...] = ()  # as in AddLocal
 
 
 class Reserve(Message, frozen=True, tag=True):
@@ -44,6 +46,7 @@ class Reserve(Message, frozen=True, tag=True):
     epoch: int
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    output: tuple[int, ...] = ()  # as in AddLocal
 
 
 class Release(Message, frozen=True, tag=True):
@@ -182,6 +185,7 @@ class Failed(Message, frozen=True, tag=True):
     code: ErrorCode
     message: str
     timeline: Timeline
+    reason: Reason | None = None
 
 
 class Aborted(Message, frozen=True, tag=True):

@@ -17,7 +17,7 @@ class Request:
     key: Key
     num_prompt_tokens: int
     sampling: SamplingParams
-    tokens: list[int]  # prompt, then output
+    tokens: list[int]  # prompt, then output; at first with the output that an earlier attempt has delivered
     queued_unix_ns: int
     last_hash: bytes  # of the last full block hashed so far; the root hash at first
     grammar: GrammarState | None = None  # None: free text
@@ -32,6 +32,10 @@ class Request:
     prefill_chunks: list[ComputeSpan] = dataclasses.field(default_factory=list)
     writes: list[WriteSpan] = dataclasses.field(default_factory=list)
     preempted_unix_ns: list[int] = dataclasses.field(default_factory=list)
+    num_given_tokens: int = dataclasses.field(init=False)  # known from the start, so prefilled: `tokens` at first
+
+    def __post_init__(self) -> None:
+        self.num_given_tokens = len(self.tokens)
 
     @property
     def num_output_tokens(self) -> int:

@@ -58,6 +58,19 @@ def problem_with_prompt(prompt: Sequence[int], vocab_size: int, max_model_len: i
     return _outside_vocabulary("prompt", prompt, vocab_size)
 
 
+def problem_with_output(
+    prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams, vocab_size: int, max_model_len: int
+) -> str | None:
+    """Why `output`, which an earlier attempt has delivered, cannot be continued, or None."""
+    most = min(sampling.max_tokens, max_model_len - len(prompt)) - 1
+    if output and len(output) > most:
+        return (
+            f"output: got {len(output)} tokens, expected at most {most}, so that one more can be drawn (max_tokens "
+            f"{sampling.max_tokens}, context {max_model_len}, prompt {len(prompt)}); such a request is over"
+        )
+    return _outside_vocabulary("output", output, vocab_size)
+
+
 def problem_with_sampling(sampling: SamplingParams, vocab_size: int) -> str | None:
     """Why no token can be drawn with these parameters, or None."""
     problem = next(filter(None, (rule.problem(getattr(sampling, rule.field)) for rule in _FLOATS)), None)

@@ -57,7 +57,7 @@ def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     for request, num_tokens, sampled in plan.sequences:
         request.started_unix_ns = request.started_unix_ns or start_ns
         request.num_told_positions += len(result.prompt_logprobs.get(request.key, ()))
-        if request.num_computed_tokens < request.num_prompt_tokens:
+        if request.num_computed_tokens < request.num_given_tokens:
             request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))
         if sampled:
             request.first_token_unix_ns = request.first_token_unix_ns or end_ns

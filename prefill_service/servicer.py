@@ -67,7 +67,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
                     yield worker_pb2.PrefillEvent(done=done)
                 case Failed():
                     spans.core_ended(event)
-                    raise BatonError(event.code, event.message)
+                    raise BatonError(event.code, event.message, reason=event.reason)
                 case Aborted():
                     raise _cancelled(request)
                 case _:
@@ -102,7 +102,8 @@ def _command(request: worker_pb2.PrefillRequest) -> AddPrefill:
             "request and epoch"
         )
     sampling = sampling_from_pb(request.sampling)
-    return AddPrefill(request.request_id, request.epoch, prompt, sampling, grant_from_pb(grant))
+    output = tuple(request.output_token_ids)
+    return AddPrefill(request.request_id, request.epoch, prompt, sampling, grant_from_pb(grant), output)
 
 
 def _first_token(event: Tokens, stream: EventStream) -> worker_pb2.FirstToken:
@@ -116,4 +117,5 @@ def _first_token(event: Tokens, stream: EventStream) -> worker_pb2.FirstToken:
         logprobs=logprobs_to_pb(event.logprobs[0]) if event.logprobs else None,
         finish_reason=finish_to_pb(reason),
         cached_prompt_tokens=event.cached_tokens,
+        output_position=event.output_position,
     )

@@ -7,7 +7,7 @@ from google.protobuf import duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from baton.errors import BatonError, ErrorCode
+from baton.errors import BatonError, ErrorCode, Reason
 
 DOMAIN = "baton"
 
@@ -20,7 +20,7 @@ def status_code(code: ErrorCode) -> grpc.StatusCode:
 def to_status(error: BatonError) -> status_pb2.Status:
     """google.rpc.Status with ErrorInfo, and RetryInfo where trying again later can help."""
     status = status_pb2.Status(code=code_pb2.Code.Value(error.code.name), message=error.message)
-    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.code.name, domain=DOMAIN))
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=(error.reason or error.code).name, domain=DOMAIN))
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(int(error.retry_after_s * 1000))
@@ -47,8 +47,11 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> BatonError:
         code = ErrorCode.INTERNAL
     retry_after_s = None
     status = rpc_status.from_call(cast(grpc.Call, error))
+    reason = None
     for detail in status.details if status else ():
-        info = error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            retry_after_s = info.retry_delay.ToMilliseconds() / 1000
-    return BatonError(code, f"{peer}: {error.details()}", retry_after_s)
+        retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
+        if detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+        elif detail.Unpack(info):
+            reason = Reason.__members__.get(info.reason)
+    return BatonError(code, f"{peer}: {error.details()}", retry_after_s, reason)

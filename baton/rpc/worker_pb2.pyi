@@ -21,18 +21,20 @@ WORKER_ROLE_DECODE: WorkerRole
 WORKER_ROLE_AGGREGATED: WorkerRole
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "grant")
+    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "grant", "output_token_ids")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     grant: _kv_pb2.Grant
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ...) -> None: ...
+    output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PrefillEvent(_message.Message):
     __slots__ = ("first_token", "done", "prompt_logprobs")
@@ -53,16 +55,18 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("token_id", "logprobs", "finish_reason", "cached_prompt_tokens")
+    __slots__ = ("token_id", "logprobs", "finish_reason", "cached_prompt_tokens", "output_position")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_POSITION_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     logprobs: _sampling_pb2.TokenLogprobs
     finish_reason: _sampling_pb2.FinishReason
     cached_prompt_tokens: int
-    def __init__(self, token_id: _Optional[int] = ..., logprobs: _Optional[_Union[_sampling_pb2.TokenLogprobs, _Mapping]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+    output_position: int
+    def __init__(self, token_id: _Optional[int] = ..., logprobs: _Optional[_Union[_sampling_pb2.TokenLogprobs, _Mapping]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cached_prompt_tokens: _Optional[int] = ..., output_position: _Optional[int] = ...) -> None: ...
 
 class PrefillDone(_message.Message):
     __slots__ = ("transfer",)
@@ -100,25 +104,59 @@ class CancelPrefillResponse(_message.Message):
     fenced: bool
     def __init__(self, fenced: bool = ...) -> None: ...
 
+class ExtendLeaseRequest(_message.Message):
+    __slots__ = ("request_id", "epoch", "lease_deadline_unix_ns")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_DEADLINE_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    epoch: int
+    lease_deadline_unix_ns: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., lease_deadline_unix_ns: _Optional[int] = ...) -> None: ...
+
+class ExtendLeaseResponse(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: bool = ...) -> None: ...
+
 class ReserveRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling")
+    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "output_token_ids")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
-    __slots__ = ("grant", "cached_prompt_tokens")
+    __slots__ = ("grant", "cached_prompt_tokens", "renew_after_ms")
     GRANT_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RENEW_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     grant: _kv_pb2.Grant
     cached_prompt_tokens: int
-    def __init__(self, grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+    renew_after_ms: int
+    def __init__(self, grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., cached_prompt_tokens: _Optional[int] = ..., renew_after_ms: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("grant_id", "epoch")
+    GRANT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    grant_id: str
+    epoch: int
+    def __init__(self, grant_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class RenewResponse(_message.Message):
+    __slots__ = ("lease_deadline_unix_ns",)
+    LEASE_DEADLINE_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    lease_deadline_unix_ns: int
+    def __init__(self, lease_deadline_unix_ns: _Optional[int] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
     __slots__ = ("request_id", "epoch", "grant_id", "local")
@@ -133,12 +171,14 @@ class DecodeRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., grant_id: _Optional[str] = ..., local: _Optional[_Union[LocalPrompt, _Mapping]] = ...) -> None: ...
 
 class LocalPrompt(_message.Message):
-    __slots__ = ("prompt_token_ids", "sampling")
+    __slots__ = ("prompt_token_ids", "sampling", "output_token_ids")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
     __slots__ = ("admitted", "tokens", "finished", "prompt_logprobs")
@@ -221,6 +261,16 @@ class GetWorkerStatsRequest(_message.Message):
 class CheckIntegrityRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("calls_running",)
+    CALLS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    calls_running: int
+    def __init__(self, calls_running: _Optional[int] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
     __slots__ = ("blocks_total", "blocks_free", "blocks_cached", "blocks_active", "blocks_quarantined", "requests_running", "requests_waiting", "grants_open", "steps", "prefix_query_tokens", "prefix_hit_tokens", "preemptions", "digest_mismatches")

@@ -45,6 +45,11 @@ class PrefillWorkerStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.CancelPrefillRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.CancelPrefillResponse.FromString,
                 _registered_method=True)
+        self.ExtendLease = channel.unary_unary(
+                '/baton.v1.PrefillWorker/ExtendLease',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.ExtendLeaseRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.ExtendLeaseResponse.FromString,
+                _registered_method=True)
 
 
 class PrefillWorkerServicer(object):
@@ -65,6 +70,13 @@ class PrefillWorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExtendLease(self, request, context):
+        """Tells an attempt of a later end of its grant's lease, which decode has promised before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PrefillWorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_PrefillWorkerServicer_to_server(servicer, server):
                     servicer.CancelPrefill,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.CancelPrefillRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.CancelPrefillResponse.SerializeToString,
+            ),
+            'ExtendLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendLease,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.ExtendLeaseRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.ExtendLeaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -144,6 +161,33 @@ class PrefillWorker(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ExtendLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.PrefillWorker/ExtendLease',
+            baton_dot_rpc_dot_worker__pb2.ExtendLeaseRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.ExtendLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class DecodeWorkerStub(object):
     """Continues prompts token by token in a continuous batch.
@@ -165,6 +209,11 @@ class DecodeWorkerStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.DecodeRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.DecodeEvent.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/baton.v1.DecodeWorker/Renew',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.RenewRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.RenewResponse.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/baton.v1.DecodeWorker/Release',
                 request_serializer=baton_dot_rpc_dot_worker__pb2.ReleaseRequest.SerializeToString,
@@ -184,8 +233,15 @@ class DecodeWorkerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Decode(self, request, context):
-        """For a grant: waits for its KV, then streams tokens from output position 1 on. For a local prompt: prefills here and
-        streams from position 0. Cancelling the call aborts the request.
+        """For a grant: waits for its KV, then streams the tokens behind prefill's. For a local prompt: prefills here and
+        streams all tokens, from position 0 or, in a replay, from the first that is new. Cancelling the call aborts it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Renew(self, request, context):
+        """Moves the end of an open grant's lease. NOT_FOUND when it is not open (any more): its KV has come, or it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +266,11 @@ def add_DecodeWorkerServicer_to_server(servicer, server):
                     servicer.Decode,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.DecodeRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.DecodeEvent.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.RenewRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.RenewResponse.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -283,6 +344,33 @@ class DecodeWorker(object):
             _registered_method=True)
 
     @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.DecodeWorker/Renew',
+            baton_dot_rpc_dot_worker__pb2.RenewRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.RenewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Release(request,
             target,
             options=(),
@@ -334,6 +422,11 @@ class WorkerControlStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/baton.v1.WorkerControl/Drain',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerControlServicer(object):
@@ -358,6 +451,13 @@ class WorkerControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Takes nothing new from now on; the process ends when what runs has ended, or at its --drain-timeout-s. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -375,6 +475,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.CheckIntegrity,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -458,6 +563,33 @@ class WorkerControl(object):
             '/baton.v1.WorkerControl/CheckIntegrity',
             baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
             baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.WorkerControl/Drain',
+            baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

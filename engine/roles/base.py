@@ -55,7 +55,7 @@ class EngineRole(ABC):
         message = f"a {self.context.config.role} engine got a {type(command).__name__} command"
         logger.error(message)
         if isinstance(command, AddLocal | AddPrefill):
-            request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+            request = self.context.new_request(command)
             self.fail(request, ErrorCode.INTERNAL, message, time.time_ns())
         elif isinstance(command, Reserve):
             self.context.emit(Refused(command.request_id, command.epoch, ErrorCode.INTERNAL, message))

@@ -43,9 +43,9 @@ class DecodeRole(LocalRole):
 
     def _reserve(self, command: Reserve) -> None:
         context = self.context
-        request = context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+        request = context.new_request(command)
         request.num_told_positions = request.num_prompt_tokens  # by its prefill worker
-        problem = context.problem_with(command.prompt, command.sampling)
+        problem = context.problem_with(command)
         if problem:
             context.emit(Refused(*request.key, ErrorCode.INVALID_ARGUMENT, problem))
             return
@@ -131,19 +131,20 @@ class DecodeRole(LocalRole):
                 return f"KV digests skip from token {expected_start} to {chunk.start_token}"
             expected_start += chunk.num_tokens
             total = digest_add(total, chunk.digest)
-        if expected_start != request.num_prompt_tokens:
-            return f"KV digests end at token {expected_start}, expected {request.num_prompt_tokens}"
-        if not 0 <= ready.first_token < self.context.spec.vocab_size or ready.sampler_position != 1:
+        if expected_start != request.num_given_tokens:
+            return f"KV digests end at token {expected_start}, expected {request.num_given_tokens}"
+        next_position = request.num_output_tokens + 1  # prefill has drawn one that is not among the tokens yet
+        if not 0 <= ready.first_token < self.context.spec.vocab_size or ready.sampler_position != next_position:
             return "KvReady names an impossible first token or sampler position"
         granted = request.block_ids[entry.num_hit_blocks :]
-        got = kv_digest(self.context.runner.pool, granted, start, request.num_prompt_tokens - start)
+        got = kv_digest(self.context.runner.pool, granted, start, request.num_given_tokens - start)
         return None if got == total else f"KV digest mismatch: got {got:016x}, expected {total:016x}"
 
     def _admit(self, ready: KvReady, request: Request, entry: OpenGrant, received_unix_ns: int, verify_us: int) -> None:
         context, block_size = self.context, self.context.config.cache.block_size
-        if tail := request.num_prompt_tokens % block_size:
+        if tail := request.num_given_tokens % block_size:
             context.runner.clear_tail(request.block_ids[-1], tail)
-        request.num_computed_tokens = request.num_prompt_tokens
+        request.num_computed_tokens = request.num_given_tokens
         context.blocks.register(request)
         request.tokens.append(ready.first_token)
         self._admitted[ready.grant_id] = request.key

@@ -29,8 +29,8 @@ class LocalRole(EngineRole):
             self.refuse(command)
 
     def _add(self, command: AddLocal) -> None:
-        request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
-        problem = self.context.problem_with(command.prompt, command.sampling)
+        request = self.context.new_request(command)
+        problem = self.context.problem_with(command)
         if problem:
             self.fail(request, ErrorCode.INVALID_ARGUMENT, problem, time.time_ns())
         else:

@@ -33,13 +33,13 @@ class PrefillRole(EngineRole):
             self.refuse(command)
 
     def _add(self, command: AddPrefill) -> None:
-        request = self.context.new_request(command.request_id, command.epoch, command.prompt, command.sampling)
+        request = self.context.new_request(command)
         try:
-            problem = self.context.problem_with(command.prompt, command.sampling)
+            problem = self.context.problem_with(command)
             if problem:
                 raise invalid(problem)
             check_compatible(self.context.runner.layout, command.grant.layout)
-            _check_grant(command.grant, self.context.blocks.blocks_for(len(command.prompt)))
+            _check_grant(command.grant, self.context.blocks.blocks_for(request.num_given_tokens))
             self._handovers.add(request, command.grant)
         except BatonError as error:
             self.fail(request, error.code, error.message, time.time_ns())
@@ -88,13 +88,13 @@ class PrefillRole(EngineRole):
         self._sender.close()
 
 
-def _check_grant(grant: Grant, num_prompt_blocks: int) -> None:
+def _check_grant(grant: Grant, num_blocks: int) -> None:
     """What can be said without knowing the decode worker's pool."""
-    expected = num_prompt_blocks - grant.first_block
+    expected = num_blocks - grant.first_block
     if grant.first_block < 0 or expected < 1 or len(grant.block_ids) != expected:
         raise invalid(
             f"grant {grant.grant_id}: got {len(grant.block_ids)} blocks from block {grant.first_block} on, expected "
-            f"them to cover the prompt's {num_prompt_blocks} blocks"
+            f"them to cover the prompt's {num_blocks} blocks, replayed output included"
         )
     if len(set(grant.block_ids)) < len(grant.block_ids):
         raise invalid(f"grant {grant.grant_id}: got a block twice, expected each once; reserve again")
