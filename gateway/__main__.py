@@ -36,10 +36,18 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default=defaults.max_message_mib,
         help=f"largest request, 1 to {_TRANSPORT_MAX_MIB} MiB (%(default)s)",
     )
+    parser.add_argument(
+        "--max-attempts",
+        type=int,
+        default=defaults.max_attempts,
+        help="how often a request is tried when workers fail it; 1: once (%(default)s)",
+    )
     parser.add_argument("--port-file", type=Path, help="gets the bound port once the gateway serves")
     options = parser.parse_args(argv)
     if not 1 <= options.max_message_mib <= _TRANSPORT_MAX_MIB:
         parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
+    if options.max_attempts < 1:
+        parser.error(f"--max-attempts: got {options.max_attempts}, expected at least 1")
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: got {options.port}, expected 0 to 65535")
     return GatewayConfig(**vars(options) | {"model": Path(options.model)})

@@ -10,7 +10,7 @@ from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2, kv_pb2, worker_pb2
 from baton.types import FinishReason
-from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job, PromptLogprobs
+from gateway.attempt import Attempt, Emit, Finished, Job, PromptLogprobs
 from gateway.output_order import OutputOrder
 from gateway.release import cancel_prefill, release_grant
 from gateway.router import Apart
@@ -29,13 +29,14 @@ class ApartAttempt(Attempt):
         self._plan = plan
         self._grant = grant
         self._emit = emit
-        self._order = OutputOrder(emit)
+        self._order = OutputOrder(emit, len(job.output_token_ids))
         self._outcome: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
         self._cached_prompt_tokens = 0
         self._ended_by_prefill = False  # with the first token: nothing is handed over
         self._decode_reason: FinishReason | None = None
         self._admitted: worker_pb2.Admitted | None = None
         self._done: worker_pb2.PrefillDone | None = None
+        self._prefill_was_connected = plan.prefill.connected  # so that it has begun when its stream breaks
         self._decode_task = asyncio.create_task(self._guard(self._read_decode, plan.decode))
         self._prefill_task = asyncio.create_task(self._guard(self._read_prefill, plan.prefill))
 
@@ -68,10 +69,11 @@ class ApartAttempt(Attempt):
         stream = self._plan.prefill.prefill.Prefill(
             worker_pb2.PrefillRequest(
                 request_id=self._job.request_id,
-                epoch=EPOCH,
+                epoch=self._job.epoch,
                 prompt_token_ids=self._job.prompt_token_ids,
                 sampling=self._job.sampling,
                 grant=self._grant,
+                output_token_ids=self._job.output_token_ids,
             ),
             timeout=self._job.remaining_s(),
             metadata=self._job.trace.metadata,
@@ -85,12 +87,14 @@ class ApartAttempt(Attempt):
                     self._take_first_token(event.first_token)
                 case "done":
                     self._done = event.done
-        if self._order.next_position == 0:
+        if not self._order.started:
             raise _incomplete(self._plan.prefill, "before the first token")
 
     async def _read_decode(self) -> None:
         stream = self._plan.decode.decode.Decode(
-            worker_pb2.DecodeRequest(request_id=self._job.request_id, epoch=EPOCH, grant_id=self._grant.grant_id),
+            worker_pb2.DecodeRequest(
+                request_id=self._job.request_id, epoch=self._job.epoch, grant_id=self._grant.grant_id
+            ),
             timeout=self._job.remaining_s(),
             metadata=self._job.trace.metadata,
         )
@@ -108,7 +112,8 @@ class ApartAttempt(Attempt):
 
     def _take_first_token(self, first: worker_pb2.FirstToken) -> None:
         self._cached_prompt_tokens = first.cached_prompt_tokens
-        self._order.add(0, [first.token_id], [first.logprobs] if first.HasField("logprobs") else [])
+        logprobs = [first.logprobs] if first.HasField("logprobs") else []
+        self._order.add(first.output_position, [first.token_id], logprobs)
         reason = finish_from_pb(first.finish_reason)
         if reason is not None:
             self._ended_by_prefill = True
@@ -117,7 +122,7 @@ class ApartAttempt(Attempt):
 
     def _end_if_complete(self) -> None:
         """Decode can be through before prefill's first token is here."""
-        if self._decode_reason is None or self._order.next_position == 0:
+        if self._decode_reason is None or not self._order.started:
             return
         if self._order.complete:
             self._end(self._decode_reason)
@@ -129,15 +134,21 @@ class ApartAttempt(Attempt):
         try:
             await read()
         except grpc.aio.AioRpcError as error:
-            self._fail_if_needed(worker, worker_error(error, worker, self._job.limits))
+            self._fail_if_needed(worker, worker_error(error, worker, self._job.limits, self._at_work(worker)))
         except BatonError as error:
             self._fail_if_needed(worker, error)
         except Exception as error:
             self._fail(error)
 
+    def _at_work(self, worker: Worker) -> bool:
+        """Whether this worker was to compute for the request next."""
+        if worker is self._plan.prefill:
+            return self._prefill_was_connected and not self._order.started
+        return self._admitted is not None
+
     def _fail_if_needed(self, worker: Worker, error: BatonError) -> None:
         """Once decode runs and the first token is here, prefill is not needed any more; nor is decode at its end."""
-        prefill_served = self._admitted is not None and self._order.next_position > 0
+        prefill_served = self._admitted is not None and self._order.started
         if prefill_served if worker is self._plan.prefill else self._decode_reason is not None:
             logger.info("%s: going on without a worker that has done its part: %s", self._job.request_id, error)
         else:

@@ -10,6 +10,7 @@ from baton.telemetry.tracing import Tracing
 from gateway.config import GatewayConfig, Limits
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
+from gateway.retry import RetryPolicy
 from gateway.router import LongestPrefix
 from gateway.service import SERVICE_NAME, InferenceService
 from gateway.text import TextCodec
@@ -42,7 +43,7 @@ class Gateway:
         self._tracing = tracing or Tracing("baton-gateway", config.otlp_endpoint)
         self.pool = Pool(directory, limits)
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
-        self.orchestrator = Orchestrator(self.pool, router, limits)
+        self.orchestrator = Orchestrator(self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts))
         self._server = Server([SERVICE_NAME])
         validator = Validator(spec, codec, config.max_message_mib)
         service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing)

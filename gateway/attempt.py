@@ -9,22 +9,21 @@ from typing import NamedTuple
 from baton.rpc import inference_pb2, sampling_pb2
 from baton.types import FinishReason
 from gateway.config import Limits
-from gateway.request_trace import RequestTrace
-
-# Names the attempt to the workers. There is one attempt a request today.
-EPOCH = 1
+from gateway.request_trace import TraceScope
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the workers need to know of a request."""
+    """What the workers need to know of a request, for one attempt."""
 
     request_id: str  # unique among all requests that workers may still know
     prompt_token_ids: Sequence[int]
     sampling: sampling_pb2.SamplingParams
     deadline: float | None  # the client's, on the event loop's clock
-    trace: RequestTrace
+    trace: TraceScope
     limits: Limits
+    epoch: int = 1  # names the attempt to the workers
+    output_token_ids: Sequence[int] = ()  # delivered by earlier attempts
 
     def remaining_s(self) -> float | None:
         """Until the client's deadline; None when it has none."""
@@ -76,4 +75,4 @@ class Attempt(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Frees whatever the workers still hold for the request. Runs in the background; failures are logged."""
+        """Frees whatever the workers still hold for the attempt. Runs in the background; failures are logged."""

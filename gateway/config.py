@@ -15,6 +15,7 @@ class GatewayConfig:
     redis_url: str = "redis://127.0.0.1:6379/0"
     otlp_endpoint: str | None = None
     max_message_mib: int = 4
+    max_attempts: int = 3  # of one request, on other workers where there are some
     port_file: Path | None = None  # gets the bound port once the gateway serves
 
 

@@ -6,7 +6,7 @@ from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2, worker_pb2
 from baton.types import FinishReason
-from gateway.attempt import EPOCH, Attempt, Emit, Finished, Job, PromptLogprobs
+from gateway.attempt import Attempt, Emit, Finished, Job, PromptLogprobs
 from gateway.output_order import OutputOrder
 from gateway.worker import Worker
 from gateway.worker_errors import worker_error
@@ -20,11 +20,14 @@ class LocalAttempt(Attempt):
         self._job = job
         self._worker = worker
         self._emit = emit
-        self._order = OutputOrder(emit)
+        self._order = OutputOrder(emit, len(job.output_token_ids))
         self._cached_prompt_tokens = 0
-        prompt = worker_pb2.LocalPrompt(prompt_token_ids=job.prompt_token_ids, sampling=job.sampling)
+        self._was_connected = worker.connected  # so that it has begun when the stream breaks
+        prompt = worker_pb2.LocalPrompt(
+            prompt_token_ids=job.prompt_token_ids, sampling=job.sampling, output_token_ids=job.output_token_ids
+        )
         self._stream = worker.decode.Decode(
-            worker_pb2.DecodeRequest(request_id=job.request_id, epoch=EPOCH, local=prompt),
+            worker_pb2.DecodeRequest(request_id=job.request_id, epoch=job.epoch, local=prompt),
             timeout=job.remaining_s(),
             metadata=job.trace.metadata,
         )
@@ -45,7 +48,8 @@ class LocalAttempt(Attempt):
                         self._cached_prompt_tokens = event.finished.cached_prompt_tokens
                         return self._finished(reason)
         except grpc.aio.AioRpcError as error:
-            raise worker_error(error, self._worker, self._job.limits) from error
+            at_work = self._was_connected or self._order.started
+            raise worker_error(error, self._worker, self._job.limits, at_work) from error
         raise BatonError(
             ErrorCode.INTERNAL,
             f"worker {self._worker.name} ended the answer after {self._order.next_position} tokens without a reason or "

@@ -1,22 +1,36 @@
 """What is said when no registered workers can serve a request."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from baton.errors import BatonError, ErrorCode
+from baton.types import Role
 from gateway.worker import Worker
 
 _MAX_NAMED = 8
 _RETRY_AFTER_S = 1.0
 
 
-def no_route(prefill: Sequence[Worker], decode: Sequence[Worker]) -> BatonError:
-    """For a model without aggregated workers and without a pair that fits.
+class Gone(NamedTuple):
+    """A worker that was here a moment ago."""
+
+    name: str
+    role: Role
+    seconds: float  # since it left
+
+
+def no_route(prefill: Sequence[Worker], decode: Sequence[Worker], gone: Sequence[Gone]) -> BatonError:
+    """For a model without aggregated workers and without decode workers that fit.
 
     Args:
         prefill: all registered prefill workers.
         decode: all registered decode workers.
+        gone: workers that have left lately, the newest first.
     """
-    message = _mismatch([*prefill, *decode]) if prefill and decode else _missing(bool(prefill), bool(decode))
+    if prefill and decode:
+        message = _mismatch([*prefill, *decode])
+    else:
+        message = _missing(bool(prefill), [worker for worker in gone if worker.role is not Role.PREFILL])
     return BatonError(ErrorCode.UNAVAILABLE, message, _RETRY_AFTER_S)
 
 
@@ -34,13 +48,16 @@ def _format(worker: Worker) -> str:
     return f"blocks of {worker.record.block_size} tokens in {worker.record.kv_dtype or 'an unknown dtype'}"
 
 
-def _missing(has_prefill: bool, has_decode: bool) -> str:
-    if has_prefill:
-        missing, found = "decode worker", "only prefill workers"
-    elif has_decode:
-        missing, found = "prefill worker", "only decode workers"
-    else:
+def _missing(has_prefill: bool, gone: Sequence[Gone]) -> str:
+    missing, found = ("decode worker", "only prefill workers")
+    if not has_prefill:
         missing, found = "prefill worker and no decode worker", "no workers at all"
+    if gone:
+        last = gone[0]
+        return (
+            f"no {missing} serves this model now: {last.role.value} worker {last.name} has stopped or died "
+            f"{last.seconds:.0f} s ago and no other is registered; send the request again when one is back"
+        )
     return (
         f"no {missing} is registered for this model ({found}); start one, or an aggregated worker, and send the "
         "request again"

@@ -1,19 +1,24 @@
-"""Requests on workers from routing to clean-up: every one ends exactly once, and nothing of it is left behind."""
+"""Requests on workers from routing to clean-up: attempts until one ends well, and nothing of any is left behind."""
 
 import asyncio
 import logging
 import uuid
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from baton.convert import sampling_to_pb
+from baton.errors import BatonError
 from gateway.apart import ApartAttempt
 from gateway.attempt import Attempt, Finished, Job, PromptLogprobs, Tokens
 from gateway.config import Limits
 from gateway.local import LocalAttempt
 from gateway.placement import Placement
 from gateway.pool import Hold, Pool
-from gateway.request_trace import RequestTrace
+from gateway.progress import Progress
+from gateway.request_trace import RequestTrace, TraceScope
+from gateway.retry import Recovery, RetryBudget, RetryPolicy
 from gateway.router import Local, Router
 from gateway.validate import ValidatedRequest
 
@@ -29,7 +34,9 @@ class Run:
         self._owner = owner
         self._job = job
         self._events: asyncio.Queue[Tokens | PromptLogprobs | Finished | Exception] = asyncio.Queue()
-        self._attempt: Attempt | None = None
+        self._attempt: Attempt | None = None  # the newest
+        self._epoch = 0  # of the attempt under way
+        self._progress = Progress(job.sampling)
         self._ended = False
         self.task = owner.in_background(self._drive())
 
@@ -48,8 +55,9 @@ class Run:
 
     async def stop(self) -> Finished:
         """Ends the request early and well: the tokens so far are the answer. Only after a first token."""
-        assert self._attempt is not None
-        finished = await self._attempt.stop()
+        attempt = self._attempt  # which has failed already, perhaps: then this ends the search for another
+        assert attempt is not None
+        finished = await attempt.stop()
         self.cancel()
         return finished
 
@@ -64,24 +72,57 @@ class Run:
             self._events.put_nowait(error)
 
     async def _serve(self) -> Finished:
-        hold = Hold(self._owner.pool)
+        """One attempt after the other, each with an epoch of its own, until one ends well or there is none to follow."""
+        recovery = Recovery(self._owner.policy, self._owner.budget)
+        while True:
+            self._epoch += 1
+            hold = Hold(self._owner.pool)
+            try:
+                with self._scope(recovery) as trace:
+                    return await self._try(trace, hold, recovery)
+            except BatonError as error:
+                reason = self._progress.end_reason()
+                if reason and self._attempt:
+                    return (await self._attempt.stop())._replace(reason=reason)
+                wait_s = recovery.after(error, [worker.ref for worker in hold.workers])
+                logger.warning("%s: attempt %d failed, another follows: %s", self._job.request_id, self._epoch, error)
+                await asyncio.sleep(wait_s)
+
+    def _scope(self, recovery: Recovery) -> AbstractContextManager[TraceScope]:
+        """Spans of a first attempt go below the request, those of others below the attempt."""
+        trace = self._job.trace
+        return nullcontext(trace) if recovery.last is None else trace.attempt(self._epoch, recovery.last)
+
+    async def _try(self, trace: TraceScope, hold: Hold, recovery: Recovery) -> Finished:
+        epoch = self._epoch
+        attempt: Attempt | None = None
+        job = replace(self._job, trace=trace, epoch=epoch, output_token_ids=self._progress.token_ids)
+
+        def emit(output: Tokens | PromptLogprobs) -> None:
+            if epoch != self._epoch:
+                return  # of an attempt that has failed and still speaks
+            if isinstance(output, Tokens):
+                self._progress.add(output)
+            self._events.put_nowait(output)
+
         try:
-            place = await self._owner.placement.place(self._job, hold)
-            emit = self._events.put_nowait
+            place = await self._owner.placement.place(job, hold, recovery.failed)
             if isinstance(place, Local):
-                self._attempt = LocalAttempt(self._job, place.worker, emit)
+                attempt = self._attempt = LocalAttempt(job, place.worker, emit)
             else:
-                self._attempt = ApartAttempt(self._job, place.plan, place.grant, emit)
-            return await self._attempt.run()
+                attempt = self._attempt = ApartAttempt(job, place.plan, place.grant, emit)
+            return await attempt.run()
         finally:
-            self._owner.in_background(_close(self._attempt, hold))
+            self._owner.in_background(_close(attempt, hold))
 
 
 class Orchestrator:
     """Starts runs, and finishes their clean-up even when their clients are gone."""
 
-    def __init__(self, pool: Pool, router: Router, limits: Limits) -> None:
+    def __init__(self, pool: Pool, router: Router, limits: Limits, policy: RetryPolicy) -> None:
         self.pool = pool
+        self.policy = policy
+        self.budget = RetryBudget(policy)
         self.placement = Placement(router, limits, self.in_background)
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()  # runs and clean-up
@@ -97,6 +138,7 @@ class Orchestrator:
             trace=trace,
             limits=self._limits,
         )
+        self.budget.count_request()
         run = Run(self, job)
         self._runs.add(run)
         run.task.add_done_callback(lambda _: self._runs.discard(run))

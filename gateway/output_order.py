@@ -9,10 +9,16 @@ from gateway.attempt import Emit, Tokens
 class OutputOrder:
     """Holds back tokens until all before them have come. Positions that come twice are emitted once."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, first_position: int = 0) -> None:
         self._emit = emit
         self._waiting: dict[int, Tokens] = {}  # by first position
-        self.next_position = 0
+        self._first_position = first_position
+        self.next_position = first_position
+
+    @property
+    def started(self) -> bool:
+        """Whether a token has been emitted."""
+        return self.next_position > self._first_position
 
     @property
     def complete(self) -> bool:

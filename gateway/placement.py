@@ -10,13 +10,13 @@ import grpc
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import kv_pb2, worker_pb2
 from baton.types import WorkerRef
-from gateway.attempt import EPOCH, Job
+from gateway.attempt import Job
 from gateway.config import Limits
 from gateway.pool import Hold
 from gateway.release import release_grant
 from gateway.router import Apart, Local, Router
 from gateway.worker import Worker
-from gateway.worker_errors import worker_error
+from gateway.worker_errors import WorkerFailure, worker_error
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class Placement:
         self._limits = limits
         self._in_background = in_background
 
-    async def place(self, job: Job, hold: Hold) -> Granted | Local:
+    async def place(self, job: Job, hold: Hold, failed: Collection[WorkerRef] = ()) -> Granted | Local:
         """Waits for room as long as the decode workers ask for, other decode workers first.
 
-        `hold` ends up on the chosen workers.
+        `hold` ends up on the chosen workers. `failed` ones are taken only when there is no other.
 
         Raises:
             BatonError: RESOURCE_EXHAUSTED when there was no room in time, UNAVAILABLE when workers are missing or died.
@@ -55,7 +55,7 @@ class Placement:
         give_up_at = started + min(self._limits.max_reserve_wait_s, remaining_s if remaining_s is not None else 1e9)
         refusals: dict[WorkerRef, tuple[float, BatonError]] = {}  # when to try again, and what was said
         while True:
-            plan = await self._route(job, refusals.keys())
+            plan = await self._route(job, refusals.keys() | set(failed))
             hold.switch(plan.workers)
             if isinstance(plan, Local):
                 return plan
@@ -72,9 +72,9 @@ class Placement:
                     raise
                 refusals[plan.decode.ref] = (clock() + max(error.retry_after_s, _MIN_RETRY_S), error)
 
-    async def _route(self, job: Job, full: Collection[WorkerRef]) -> Apart | Local:
+    async def _route(self, job: Job, last_resort: Collection[WorkerRef]) -> Apart | Local:
         with job.trace.child("gateway.route") as span:
-            decision = await self._router.decide(job.prompt_token_ids, full)
+            decision = await self._router.decide([*job.prompt_token_ids, *job.output_token_ids], last_resort)
             span.set_attribute("baton.route.chosen", decision.chosen)
             span.set_attribute("baton.route.why", decision.why)
             span.set_attribute("baton.route.runner_up", decision.runner_up)
@@ -100,9 +100,10 @@ class Placement:
             response = await worker.decode.Reserve(
                 worker_pb2.ReserveRequest(
                     request_id=job.request_id,
-                    epoch=EPOCH,
+                    epoch=job.epoch,
                     prompt_token_ids=job.prompt_token_ids,
                     sampling=job.sampling,
+                    output_token_ids=job.output_token_ids,
                 ),
                 timeout=timeout_s if remaining_s is None else min(timeout_s, remaining_s),
                 metadata=job.trace.metadata,
@@ -110,11 +111,12 @@ class Placement:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and job.remaining_s() != 0:
                 worker.avoid(self._limits.avoid_s)
-                raise BatonError(
+                silent = BatonError(
                     ErrorCode.UNAVAILABLE,
                     f"decode worker {worker.name} gave no answer to Reserve in {timeout_s:g} s; send the request again",
                     retry_after_s=self._limits.avoid_s,
-                ) from error
+                )
+                raise WorkerFailure(silent, worker.ref, lost=True, at_work=False) from error
             raise worker_error(error, worker, self._limits) from error
         grant: kv_pb2.Grant = response.grant
         return grant

@@ -3,18 +3,22 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable
 
 from baton.directory.base import WorkerRecord
 from baton.errors import BatonError
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
+from gateway.no_route import Gone
 from gateway.worker import Worker
 from gateway.worker_directory import WorkerDirectory
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[WorkerRef, str]  # incarnation and address
+
+_GONE_KEPT_S = 60.0
 
 
 class Pool:
@@ -30,6 +34,7 @@ class Pool:
         self._workers: dict[Key, Worker] = {}
         self._unlisted_since: dict[Key, float] = {}  # of workers that serve without being in the directory
         self._dropped: set[Worker] = set()  # gone from the directory, still in use by a request
+        self._gone: deque[tuple[float, WorkerRecord]] = deque(maxlen=8)  # when, on the monotonic clock; newest last
         self._closing: set[asyncio.Task[None]] = set()
         self._refreshing = asyncio.Lock()
         self._poll_task: asyncio.Task[None] | None = None
@@ -54,6 +59,16 @@ class Pool:
         """The registered workers of one role, by name."""
         found = (worker for worker in self._workers.values() if worker.record.role is role)
         return sorted(found, key=lambda worker: worker.name)
+
+    def recently_gone(self) -> list[Gone]:
+        """Workers that have left within the last minute and not come back, the newest first."""
+        now = time.monotonic()
+        here = {ref.name for ref, _ in self._workers}
+        return [
+            Gone(record.worker.name, record.role, now - since)
+            for since, record in reversed(self._gone)
+            if now - since < _GONE_KEPT_S and record.worker.name not in here
+        ]
 
     def max_model_len(self, model_limit: int) -> int:
         """What every registered worker can take, at most `model_limit`."""
@@ -116,6 +131,7 @@ class Pool:
         for key in keys:
             worker = self._workers.pop(key)
             logger.info("worker %s (%s) is gone", worker.name, worker.ref.incarnation)
+            self._gone.append((time.monotonic(), worker.record))
             self._dropped.add(worker)
             if worker.in_flight == 0:
                 self._close(worker)
@@ -133,6 +149,11 @@ class Hold:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._workers: tuple[Worker, ...] = ()
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Those occupied now."""
+        return self._workers
 
     def switch(self, workers: Iterable[Worker]) -> None:
         """Occupies these instead of the former ones."""

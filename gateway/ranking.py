@@ -15,15 +15,19 @@ class Pairing(NamedTuple):
 
 
 class Ranking:
-    """Full workers last, then those that are out of reach, then most of the prefix owned, then least load."""
+    """Last resorts last, then those that are out of reach, then most of the prefix owned, then least load."""
 
-    def __init__(self, owned_blocks: Mapping[WorkerRef, int], full: Collection[WorkerRef]) -> None:
+    def __init__(self, owned_blocks: Mapping[WorkerRef, int], last_resort: Collection[WorkerRef]) -> None:
         self._owned_blocks = owned_blocks
-        self._full = full
+        self._last_resort = last_resort
+
+    def trouble(self, *workers: Worker) -> tuple[bool, ...]:
+        """Whether one of them is a last resort, and whether one is out of reach. More is worse."""
+        return any(worker.ref in self._last_resort for worker in workers), any(worker.avoided for worker in workers)
 
     def rank(self, workers: Iterable[Worker]) -> list[Worker]:
         """Best first."""
-        return sorted(workers, key=lambda worker: (*self._trouble(worker), *self._merit(worker)))
+        return sorted(workers, key=lambda worker: (*self.trouble(worker), *self._merit(worker)))
 
     def best_pairing(self, prefill: Sequence[Worker], decode: Sequence[Worker]) -> Pairing:
         """The workers of one KV format: that with the best pair."""
@@ -38,11 +42,7 @@ class Ranking:
 
     def _order(self, pairing: Pairing) -> tuple[float, ...]:
         prefill, decode = pairing.prefill[0], pairing.decode[0]
-        trouble = map(max, self._trouble(prefill), self._trouble(decode))
-        return *trouble, *self._merit(prefill), *self._merit(decode)
-
-    def _trouble(self, worker: Worker) -> tuple[bool, bool]:
-        return worker.ref in self._full, worker.avoided
+        return *self.trouble(prefill, decode), *self._merit(prefill), *self._merit(decode)
 
     def _merit(self, worker: Worker) -> tuple[int, int]:
         """Less is better. Owned tokens, since blocks differ in size."""

@@ -5,7 +5,7 @@ import logging
 import grpc
 
 from baton.rpc import kv_pb2, worker_pb2
-from gateway.attempt import EPOCH, Job
+from gateway.attempt import Job
 from gateway.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -15,7 +15,7 @@ async def cancel_prefill(job: Job, worker: Worker) -> bool:
     """Stops an attempt on its prefill worker; True when it is certain that no write is or will be under way."""
     try:
         response = await worker.prefill.CancelPrefill(
-            worker_pb2.CancelPrefillRequest(request_id=job.request_id, epoch=EPOCH),
+            worker_pb2.CancelPrefillRequest(request_id=job.request_id, epoch=job.epoch),
             timeout=job.limits.cleanup_timeout_s,
             metadata=job.trace.metadata,
         )
@@ -29,7 +29,7 @@ async def release_grant(job: Job, worker: Worker, grant: kv_pb2.Grant, fenced: b
     """Gives a grant back to its decode worker."""
     try:
         await worker.decode.Release(
-            worker_pb2.ReleaseRequest(grant_id=grant.grant_id, epoch=EPOCH, fenced=fenced),
+            worker_pb2.ReleaseRequest(grant_id=grant.grant_id, epoch=job.epoch, fenced=fenced),
             timeout=job.limits.cleanup_timeout_s,
             metadata=job.trace.metadata,
         )

@@ -10,22 +10,17 @@ from opentelemetry.util.types import AttributeValue
 from baton.telemetry.tracing import Tracing, incoming_context, outgoing_metadata
 
 
-class RequestTrace:
-    """The root span `gateway.request`, continuing the client's trace when its metadata names one."""
+class TraceScope:
+    """A span that other spans go below: those made here, and those of workers that get `metadata`."""
 
-    def __init__(self, tracing: Tracing, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+    def __init__(self, tracing: Tracing, span: Span) -> None:
         self._tracing = tracing
-        self._span = tracing.tracer.start_span(
-            "gateway.request", context=incoming_context(metadata), kind=SpanKind.SERVER
-        )
-        self._ended = False
-        self._outcome_known = False
-        self.context = trace.set_span_in_context(self._span)
-        self.trace_id = format(self._span.get_span_context().trace_id, "032x")
+        self._span = span
+        self.context = trace.set_span_in_context(span)
         self.metadata = outgoing_metadata(self.context)
 
     def set(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Adds attributes to the root."""
+        """Adds attributes to the span."""
         self._span.set_attributes(attributes)
 
     @contextmanager
@@ -43,6 +38,24 @@ class RequestTrace:
     def record(self, name: str, start_unix_ns: int, end_unix_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
         """A child span that is already over."""
         self._tracing.record(name, self.context, start_unix_ns, end_unix_ns, attributes)
+
+    @contextmanager
+    def attempt(self, epoch: int, after: Exception) -> Iterator["TraceScope"]:
+        """The span `gateway.attempt` around another attempt, made because of `after`."""
+        with self.child("gateway.attempt") as span:
+            span.set_attributes({"baton.attempt.epoch": epoch, "baton.attempt.after": _describe(after)})
+            yield TraceScope(self._tracing, span)
+
+
+class RequestTrace(TraceScope):
+    """The root span `gateway.request`, continuing the client's trace when its metadata names one."""
+
+    def __init__(self, tracing: Tracing, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+        context = incoming_context(metadata)
+        super().__init__(tracing, tracing.tracer.start_span("gateway.request", context=context, kind=SpanKind.SERVER))
+        self._ended = False
+        self._outcome_known = False
+        self.trace_id = format(self._span.get_span_context().trace_id, "032x")
 
     def fail(self, error: BaseException) -> None:
         """The request ends with `error`."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from baton.block_hash import block_hashes
@@ -55,12 +55,12 @@ class Router(ABC):
     """The seam for routing policies."""
 
     @abstractmethod
-    async def decide(self, token_ids: Sequence[int], full: Collection[WorkerRef] = ()) -> Decision:
-        """A plan for one prompt; called again when a chosen decode worker had no room.
+    async def decide(self, token_ids: Sequence[int], last_resort: Collection[WorkerRef] = ()) -> Decision:
+        """A plan for one prompt; called again when a chosen decode worker had no room, and for each further attempt.
 
         Args:
-            token_ids: The prompt.
-            full: Decode workers that have just refused this request; taken only when there is no other.
+            token_ids: The prompt, and the output that earlier attempts have delivered.
+            last_resort: Workers that have refused or failed this request; taken only when there is no other.
 
         Raises:
             BatonError: UNAVAILABLE naming the role that is missing, or the workers that cannot exchange KV.
@@ -70,7 +70,8 @@ class Router(ABC):
 class LongestPrefix(Router):
     """The worker that owns most of the prompt's prefix; of equals, the one with the fewest requests from here.
 
-    A pair is always of one KV format (`WorkerRecord.kv_format`): others would fail once decode has reserved.
+    A pair is always of one KV format (`WorkerRecord.kv_format`): others would fail once decode has reserved. Where no
+    prefill worker is left, a decode worker prefills, too.
     """
 
     def __init__(self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits) -> None:
@@ -80,30 +81,40 @@ class LongestPrefix(Router):
         self._lookup_s = limits.prefix_lookup_s
         self._slow = False  # as of the last look-up
 
-    async def decide(self, token_ids: Sequence[int], full: Collection[WorkerRef] = ()) -> Decision:
+    async def decide(self, token_ids: Sequence[int], last_resort: Collection[WorkerRef] = ()) -> Decision:
         if not self._can_serve():
             await self._pool.refresh()  # a worker may have registered since the last look
         candidates = [worker for role in Role for worker in self._pool.workers(role)]
         owned = await self._owned_blocks(token_ids, candidates)
         # From here to the caller's `acquire` nothing else runs, so that equal requests spread.
-        ranking = Ranking(owned, full)
+        ranking = Ranking(owned, last_resort)
+        decisions = [*self._apart(ranking, owned), *self._aggregated(ranking, owned), *self._alone(ranking, owned)]
+        if not decisions:
+            raise no_route(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE), self._pool.recently_gone())
+        return min(decisions, key=lambda decision: ranking.trouble(*decision.plan.workers))  # the first of equals
+
+    def _apart(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
         prefill, decode = ranking.best_pairing(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE))
-        both = ranking.rank(self._pool.workers(Role.AGGREGATED))
         if prefill:
-            return Decision(
+            yield Decision(
                 plan=Apart(prefill[0], decode[0], owned.get(prefill[0].ref, 0)),
                 chosen=f"prefill {prefill[0].name}, decode {decode[0].name}",
                 why=f"{_describe(prefill[0], owned)}; {_describe(decode[0], owned)}",
                 runner_up="; ".join(_describe(ranked[1], owned) for ranked in (prefill, decode) if len(ranked) > 1),
             )
-        if both:
-            return Decision(
-                plan=Local(both[0]),
-                chosen=f"aggregated {both[0].name}",
-                why=f"{_describe(both[0], owned)}; no prefill and decode worker that can exchange KV are registered",
-                runner_up=_describe(both[1], owned) if len(both) > 1 else "",
-            )
-        raise no_route(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE))
+
+    def _aggregated(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
+        if workers := ranking.rank(self._pool.workers(Role.AGGREGATED)):
+            why = "no prefill and decode worker that can exchange KV are registered and in reach"
+            yield _local("aggregated", workers, why, owned)
+
+    def _alone(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
+        """A decode worker that prefills, because no prefill worker can be reached or none is there."""
+        prefill, decode = self._pool.workers(Role.PREFILL), ranking.rank(self._pool.workers(Role.DECODE))
+        if not decode or (prefill and not kv_formats(prefill) & kv_formats(decode)):
+            return  # formats that differ are a mistake to be told of
+        if not prefill or not any(ranking.trouble(decode[0])):
+            yield _local("decode", decode, "no prefill worker is registered and in reach", owned)
 
     def _can_serve(self) -> bool:
         workers = self._pool.workers
@@ -127,6 +138,15 @@ class LongestPrefix(Router):
             return {}
         self._slow = False
         return owned
+
+
+def _local(kind: str, ranked: Sequence[Worker], why: str, owned: dict[WorkerRef, int]) -> Decision:
+    return Decision(
+        plan=Local(ranked[0]),
+        chosen=f"{kind} {ranked[0].name}, which prefills and decodes",
+        why=f"{_describe(ranked[0], owned)}; {why}",
+        runner_up=_describe(ranked[1], owned) if len(ranked) > 1 else "",
+    )
 
 
 def _describe(worker: Worker, owned: dict[WorkerRef, int]) -> str:

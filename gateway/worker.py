@@ -36,18 +36,21 @@ class Worker:
         return self.record.worker.name
 
     @property
+    def connected(self) -> bool:
+        """Whether a call that begins now reaches it at once."""
+        return self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+    @property
     def avoided(self) -> bool:
         """Whether a call failed a moment ago and the connection has not come back since."""
         if time.monotonic() >= self._avoid_until:
             return False
-        connected = self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
-        return self._failed_while_connected or not connected
+        return not self.connected or self._failed_while_connected
 
     def avoid(self, seconds: float) -> None:
         """A call could not reach the worker, or the worker was shutting down."""
         self._avoid_until = time.monotonic() + seconds
-        state = self._channel.get_state(try_to_connect=True)
-        self._failed_while_connected = state is grpc.ChannelConnectivity.READY
+        self._failed_while_connected = self.connected
 
     async def serves(self, timeout_s: float) -> bool:
         """Whether it says so itself; False too when it does not answer in time."""

@@ -76,8 +76,10 @@ class GrammarGate(EngineRole):
             ends=[token for token in spec.eos_token_ids if token in ends],
             held_back=[token for token in spec.eos_token_ids if token not in ends],
         )
+        grammar.catch_up(command.output)
         if grammar.problem or grammar.over:
-            problem = grammar.problem or "the grammar allows the empty text only; drop structured"
+            over = "the output is complete" if command.output else "the grammar allows the empty text only; drop structured"
+            problem = grammar.problem or over
             self._reject(command, BatonError(ErrorCode.INVALID_ARGUMENT, problem), held.arrived_unix_ns)
             return
         self.context.with_grammar = GrammarRequest(grammar, held.arrived_unix_ns)

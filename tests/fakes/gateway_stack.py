@@ -97,6 +97,7 @@ async def running_stack(
     roles: Sequence[tuple[str, Role]] = (("p0", Role.PREFILL), ("d0", Role.DECODE)),
     limits: Limits | None = None,
     otlp_endpoint: str | None = None,
+    max_attempts: int = 3,
 ) -> AsyncIterator[Stack]:
     """Workers that answer `ANSWER`, and a gateway in front of them."""
     directory, workers = FakeDirectory(), {}
@@ -104,7 +105,9 @@ async def running_stack(
         workers[name] = FakeWorker(name, role)
         workers[name].prefill.script, workers[name].decode.script = prefill_of(ANSWER), decode_of(ANSWER)
         directory.records.append(await workers[name].start())
-    config = GatewayConfig(model=model, model_name="tiny", port=0, otlp_endpoint=otlp_endpoint)
+    config = GatewayConfig(
+        model=model, model_name="tiny", port=0, otlp_endpoint=otlp_endpoint, max_attempts=max_attempts
+    )
     gateway = Gateway(config, load_model_spec(model, "tiny"), directory, limits or Limits(poll_interval_s=0.05))
     port = await gateway.start()
     try:

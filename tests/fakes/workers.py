@@ -22,9 +22,16 @@ TRANSFER = worker_pb2.TransferStats(blocks=3, bytes=4096, writes=2, post_us=5, t
 ADMITTED = worker_pb2.Admitted(verify_us=13, control_us=17)
 
 
-def first_token(token_id: int, finish: FinishReason | None = None, cached: int = 0) -> worker_pb2.PrefillEvent:
+def first_token(
+    token_id: int, finish: FinishReason | None = None, cached: int = 0, position: int = 0
+) -> worker_pb2.PrefillEvent:
     """Prefill's first event."""
-    first = worker_pb2.FirstToken(token_id=token_id, finish_reason=finish_to_pb(finish), cached_prompt_tokens=cached)
+    first = worker_pb2.FirstToken(
+        token_id=token_id,
+        finish_reason=finish_to_pb(finish),
+        cached_prompt_tokens=cached,
+        output_position=position,
+    )
     return worker_pb2.PrefillEvent(first_token=first)
 
 
@@ -60,11 +67,12 @@ def finished(reason: FinishReason = FinishReason.LENGTH, cached: int = 0) -> wor
 
 
 def prefill_of(answer: Sequence[int], cached: int = 0) -> PrefillScript:
-    """A prefill worker that draws the first token of `answer`."""
+    """A prefill worker that draws the first token of `answer`, or the one behind what is replayed."""
 
     async def script(request: worker_pb2.PrefillRequest) -> AsyncIterator[worker_pb2.PrefillEvent]:
-        ends = request.sampling.max_tokens == 1
-        yield first_token(answer[0], FinishReason.LENGTH if ends else None, cached)
+        position = len(request.output_token_ids)
+        ends = request.sampling.max_tokens == position + 1
+        yield first_token(answer[position], FinishReason.LENGTH if ends else None, cached, position)
         yield prefill_done(worker_pb2.TransferStats() if ends else TRANSFER)
 
     return script
@@ -74,8 +82,9 @@ def decode_of(answer: Sequence[int], delay_s: float = 0.0, reason: FinishReason 
     """A decode worker that draws the other tokens of `answer`, or all of them for a local prompt."""
 
     async def script(request: worker_pb2.DecodeRequest) -> AsyncIterator[worker_pb2.DecodeEvent]:
-        start = 0 if request.WhichOneof("source") == "local" else 1
-        if start:
+        is_local = request.WhichOneof("source") == "local"
+        start = len(request.local.output_token_ids) if is_local else 1  # the gateway leaves out what is known
+        if not is_local:
             yield admitted()
         for position in range(start, len(answer)):
             await asyncio.sleep(delay_s)

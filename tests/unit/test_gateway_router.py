@@ -9,6 +9,7 @@ from baton.directory.base import WorkerRecord
 from baton.errors import BatonError, ErrorCode
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
+from gateway.no_route import Gone
 from gateway.router import Apart, Decision, Local, LongestPrefix
 from tests.fakes.workers import FakeDirectory
 
@@ -37,12 +38,16 @@ class StubPool:
 
     all: list[StubWorker]
     late: list[StubWorker] = field(default_factory=list)
+    gone: list[Gone] = field(default_factory=list)
 
     def workers(self, role: Role) -> list[StubWorker]:
         return sorted((worker for worker in self.all if worker.role is role), key=lambda worker: worker.name)
 
     async def refresh(self) -> None:
         self.all += self.late
+
+    def recently_gone(self) -> list[Gone]:
+        return self.gone
 
 
 async def decide(workers: list[StubWorker], owned: dict[str, int] | None = None, **options) -> Decision:
@@ -51,7 +56,7 @@ async def decide(workers: list[StubWorker], owned: dict[str, int] | None = None,
         down=options.get("down", False),
         lookup_s=options.get("lookup_s", 0.0),
     )
-    pool = StubPool(list(workers), options.get("late", []))
+    pool = StubPool(list(workers), options.get("late", []), options.get("gone", []))
     router = LongestPrefix(pool, directory, "f", Limits(prefix_lookup_s=0.05))
     return await router.decide(PROMPT, {WorkerRef(name, "1") for name in options.get("full", ())})
 
@@ -98,7 +103,6 @@ async def test_aggregated_serves_alone(extra: list[StubWorker]) -> None:
     [
         ([], "no prefill worker and no decode worker is registered for this model (no workers at all)"),
         ([P1], "no decode worker is registered for this model (only prefill workers)"),
-        ([D1], "no prefill worker is registered for this model (only decode workers)"),
     ],
 )
 async def test_missing_roles(workers: list[StubWorker], message: str) -> None:
@@ -107,6 +111,28 @@ async def test_missing_roles(workers: list[StubWorker], message: str) -> None:
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert caught.value.message.startswith(message)
     assert caught.value.retry_after_s is not None
+
+
+async def test_a_worker_that_has_just_left_is_named() -> None:
+    gone = [Gone("p9", Role.PREFILL, 1.0), Gone("d9", Role.DECODE, 3.2)]
+    with pytest.raises(BatonError) as caught:
+        await decide([P1], gone=gone)
+    assert caught.value.message.startswith(
+        "no decode worker serves this model now: decode worker d9 has stopped or died 3 s ago"
+    )
+
+
+async def test_a_decode_worker_prefills_when_no_prefill_worker_can() -> None:
+    alone = await decide([D1, D2], {"d2": 2})
+    assert isinstance(alone.plan, Local)
+    assert names(alone) == ("d2",)
+    lost = StubWorker("p1", Role.PREFILL, avoided=True)
+    assert names(await decide([lost, D1])) == ("d1",)
+    assert names(await decide([P1, D1], full=["p1"])) == ("d1",)
+    assert names(await decide([P1, P2, D1], full=["p1"])) == ("p2", "d1")
+    assert names(await decide([P1, D1, A1], full=["p1"])) == ("a1",)
+    # One that has refused or failed the request does not get more of it.
+    assert names(await decide([lost, D1], full=["d1"])) == ("p1", "d1")
 
 
 async def test_worker_that_registered_just_now_is_found() -> None:
