@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 from baton.convert import grant_to_pb, sampling_from_pb
 from baton.errors import BatonError, ErrorCode
@@ -40,8 +41,11 @@ class DecodeServicer(AggregatedServicer):
         match event:
             case Granted():
                 self.grants.add(GrantEntry(event.grant, stream, event.cached_tokens))
+                left_ns = event.grant.lease_deadline_unix_ns - time.time_ns()
                 return worker_pb2.ReserveResponse(
-                    grant=grant_to_pb(event.grant), cached_prompt_tokens=event.cached_tokens
+                    grant=grant_to_pb(event.grant),
+                    cached_prompt_tokens=event.cached_tokens,
+                    renew_after_ms=max(1, left_ns // 3_000_000),  # a third of it, so that one may come late
                 )
             case Refused():
                 raise BatonError(event.code, event.message, event.retry_after_s)
@@ -50,6 +54,18 @@ class DecodeServicer(AggregatedServicer):
             case _:
                 message = f"request {request.request_id} (epoch {request.epoch}) was cancelled on its decode worker"
                 raise BatonError(ErrorCode.CANCELLED, message)
+
+    async def Renew(self, request: worker_pb2.RenewRequest, context: Context) -> worker_pb2.RenewResponse:
+        """For as long as the grant's KV has not come."""
+        deadline_ns = None
+        if self.grants.epoch_of(request.grant_id) == request.epoch:
+            deadline_ns = await self._engine.renew_lease(request.grant_id)
+        if deadline_ns is None:
+            raise BatonError(
+                ErrorCode.NOT_FOUND,
+                f"got grant {request.grant_id!r} (epoch {request.epoch}), expected one that waits for its KV here",
+            )
+        return worker_pb2.RenewResponse(lease_deadline_unix_ns=deadline_ns)
 
     async def Release(self, request: worker_pb2.ReleaseRequest, context: Context) -> worker_pb2.ReleaseResponse:
         """Before or after the end of the grant's Decode call, known or not."""

@@ -21,9 +21,14 @@ from engine.messages import (
     CacheChanged,
     Command,
     Event,
+    ExtendLease,
     Failed,
     GetStats,
+    LeaseExtended,
+    LeaseRenewed,
     Ready,
+    RenewLease,
+    Reply,
     Reserve,
     Shutdown,
     StatsReply,
@@ -55,7 +60,7 @@ class EngineClient:
         self._flush_wanted = asyncio.Event()
         self._streams: dict[AttemptKey, EventStream] = {}
         self._abort_waiters: dict[AttemptKey, list[asyncio.Future[Aborted]]] = {}
-        self._stats_waiters: dict[int, asyncio.Future[StatsReply]] = {}
+        self._call_waiters: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[Ready] = loop.create_future()
@@ -140,15 +145,39 @@ class EngineClient:
         Raises:
             BatonError: UNAVAILABLE when the core dies before it answers.
         """
+        reply: StatsReply = await self._call(lambda call_id: GetStats(call_id, check))
+        return reply
+
+    async def renew_lease(self, grant_id: str) -> int | None:
+        """The new end of an open grant's lease, in unix nanoseconds; None when no such grant is open.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        reply: LeaseRenewed = await self._call(lambda call_id: RenewLease(call_id, grant_id))
+        return reply.lease_deadline_unix_ns
+
+    async def extend_lease(self, request_id: str, epoch: int, deadline_unix_ns: int) -> bool:
+        """Whether the attempt has anything to write still, and does so until then.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        reply: LeaseExtended = await self._call(
+            lambda call_id: ExtendLease(call_id, request_id, epoch, deadline_unix_ns)
+        )
+        return reply.known
+
+    async def _call(self, make: Callable[[int], Command]) -> Any:
         self._check_alive()
         call_id = next(self._call_ids)
-        waiter: asyncio.Future[StatsReply] = asyncio.get_running_loop().create_future()
-        self._stats_waiters[call_id] = waiter
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._call_waiters[call_id] = waiter
         try:
-            self.send(GetStats(call_id, check))
+            self.send(make(call_id))
             return await waiter
         finally:
-            self._stats_waiters.pop(call_id, None)
+            self._call_waiters.pop(call_id, None)
 
     async def wait_dead(self) -> str:
         """Waits for the core's end, wanted or not, and tells how it came."""
@@ -227,10 +256,10 @@ class EngineClient:
         elif isinstance(event, CacheChanged):
             if self.on_cache_change:
                 self.on_cache_change(event.stored, event.removed)
-        elif isinstance(event, StatsReply):
-            stats_waiter = self._stats_waiters.pop(event.call_id, None)
-            if stats_waiter and not stats_waiter.done():
-                stats_waiter.set_result(event)
+        elif isinstance(event, Reply):
+            call_waiter = self._call_waiters.pop(event.call_id, None)
+            if call_waiter and not call_waiter.done():
+                call_waiter.set_result(event)
         else:
             key = (event.request_id, event.epoch)
             if isinstance(event, Aborted):
@@ -249,15 +278,13 @@ class EngineClient:
         streams, self._streams = self._streams, {}
         for request_id, epoch in streams:
             timeline = Timeline(queued_unix_ns=now, finished_unix_ns=now)
-            streams[request_id, epoch].put(
-                Failed(request_id, epoch, error.code, error.message, timeline, error.reason)
-            )
-        waiters: list[asyncio.Future[Any]] = [*self._stats_waiters.values()]
+            streams[request_id, epoch].put(Failed(request_id, epoch, error.code, error.message, timeline, error.reason))
+        waiters: list[asyncio.Future[Any]] = [*self._call_waiters.values()]
         waiters += itertools.chain.from_iterable(self._abort_waiters.values())
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-        self._stats_waiters.clear()
+        self._call_waiters.clear()
         self._abort_waiters.clear()
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 import uuid
 
+import msgspec
+
 from baton.errors import BatonError, ErrorCode
 from baton.types import Grant, KvEndpoint, KvReady
 from engine.context import EngineContext
@@ -111,6 +113,19 @@ class GrantTable:
             pool.quarantine(entry.grant.grant_id, granted, until)
         request.block_ids = request.block_ids[: entry.num_hit_blocks]
         self._context.blocks.release(request)
+
+    def renew(self, grant_id: str, now_unix_ns: int) -> int | None:
+        """Gives an open grant a whole lease from now on; its new end, or None when there is no such grant.
+
+        Prefill must hear of it after this, never before: it writes until the end that it knows.
+        """
+        entry = self._open.get(grant_id)
+        if entry is None:
+            return None
+        end = max(entry.grant.lease_deadline_unix_ns, now_unix_ns + int(self._context.config.lease.lease_s * 1e9))
+        grant = msgspec.structs.replace(entry.grant, lease_deadline_unix_ns=end)
+        self._open[grant_id] = dataclasses.replace(entry, grant=grant)
+        return end
 
     def expired(self, now_unix_ns: int) -> list[OpenGrant]:
         """Open grants whose lease is over."""

@@ -3,6 +3,8 @@
 import time
 from typing import NamedTuple
 
+import msgspec
+
 from baton.convert import encode_kv_ready
 from baton.types import ChunkDigest, Grant, KvReady, TransferStats
 from baton_kernels.digest import kv_digest
@@ -68,6 +70,11 @@ class HandOver:
     def write_ids(self) -> list[int]:
         """Writes under way."""
         return list(self._in_flight)
+
+    def extend_lease(self, deadline_unix_ns: int) -> None:
+        """An earlier end than that known changes nothing."""
+        end = max(self.grant.lease_deadline_unix_ns, deadline_unix_ns)
+        self.grant = msgspec.structs.replace(self.grant, lease_deadline_unix_ns=end)
 
     def send_chunk(self) -> None:
         """Posts the whole blocks that are computed and not sent; the prompt's last block is left to `send_last`.

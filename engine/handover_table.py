@@ -81,6 +81,14 @@ class HandOverTable:
         else:
             self._end(handover, [Aborted(*key, fenced=True)])
 
+    def extend_lease(self, key: Key, deadline_unix_ns: int) -> bool:
+        """Decode has promised to wait until then; False when nothing is to be written (any more)."""
+        handover = self._open.get(key)
+        if handover is None or not handover.has_more_to_write:
+            return False
+        handover.extend_lease(deadline_unix_ns)
+        return True
+
     def poll(self) -> None:
         """Looks at writes, leases and peers; returns at once."""
         ended = self._sender.poll()

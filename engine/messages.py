@@ -56,6 +56,22 @@ class Release(Message, frozen=True, tag=True):
     fenced: bool
 
 
+class RenewLease(Message, frozen=True, tag=True):
+    """Move the end of an open grant's lease to a whole lease from now; answered by `LeaseRenewed`."""
+
+    call_id: int
+    grant_id: str
+
+
+class ExtendLease(Message, frozen=True, tag=True):
+    """A hand-over's lease ends later, as decode has promised; answered by `LeaseExtended`."""
+
+    call_id: int
+    request_id: str
+    epoch: int
+    lease_deadline_unix_ns: int
+
+
 class Abort(Message, frozen=True, tag=True):
     """Stop an attempt; answered by `Aborted`, also when it is unknown or already over."""
 
@@ -74,7 +90,7 @@ class Shutdown(Message, frozen=True, tag=True):
     """Abort everything, release the pool and exit 0."""
 
 
-Command = AddLocal | AddPrefill | Reserve | Release | Abort | GetStats | Shutdown
+Command = AddLocal | AddPrefill | Reserve | Release | RenewLease | ExtendLease | Abort | GetStats | Shutdown
 
 
 # --- from the core to the service ---
@@ -202,6 +218,16 @@ class StatsReply(Message, frozen=True, tag=True):
     problems: tuple[str, ...] = ()  # what check_integrity found
 
 
+class LeaseRenewed(Message, frozen=True, tag=True):
+    call_id: int
+    lease_deadline_unix_ns: int | None  # None: no such grant is open (any more)
+
+
+class LeaseExtended(Message, frozen=True, tag=True):
+    call_id: int
+    known: bool  # False: nothing is to be written (any more)
+
+
 class CacheChanged(Message, frozen=True, tag=True):
     """Block hashes that this worker's prefix cache gained and lost since the last one; none is in both lists."""
 
@@ -209,16 +235,7 @@ class CacheChanged(Message, frozen=True, tag=True):
     removed: tuple[bytes, ...]
 
 
+Reply = StatsReply | LeaseRenewed | LeaseExtended
 Event = (
-    Ready
-    | Granted
-    | Refused
-    | Admitted
-    | PromptLogprobs
-    | Tokens
-    | Finished
-    | Failed
-    | Aborted
-    | StatsReply
-    | CacheChanged
+    Ready | Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Failed | Aborted | Reply | CacheChanged
 )

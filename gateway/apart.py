@@ -8,12 +8,13 @@ import grpc
 
 from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
-from baton.rpc import inference_pb2, kv_pb2, worker_pb2
+from baton.rpc import inference_pb2, worker_pb2
 from baton.types import FinishReason
 from gateway.attempt import Attempt, Emit, Finished, Job, PromptLogprobs
+from gateway.lease import keep_lease
 from gateway.output_order import OutputOrder
+from gateway.placement import Granted
 from gateway.release import cancel_prefill, release_grant
-from gateway.router import Apart
 from gateway.worker import Worker
 from gateway.worker_errors import worker_error
 
@@ -23,11 +24,11 @@ logger = logging.getLogger(__name__)
 class ApartAttempt(Attempt):
     """Two streams at once. Each is read by a task of its own; whatever they learn meets in `_outcome`."""
 
-    def __init__(self, job: Job, plan: Apart, grant: kv_pb2.Grant, emit: Emit) -> None:
+    def __init__(self, job: Job, place: Granted, emit: Emit) -> None:
         """Opens both streams."""
         self._job = job
-        self._plan = plan
-        self._grant = grant
+        self._plan = plan = place.plan
+        self._grant = place.grant
         self._emit = emit
         self._order = OutputOrder(emit, len(job.output_token_ids))
         self._outcome: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
@@ -39,6 +40,9 @@ class ApartAttempt(Attempt):
         self._prefill_was_connected = plan.prefill.connected  # so that it has begun when its stream breaks
         self._decode_task = asyncio.create_task(self._guard(self._read_decode, plan.decode))
         self._prefill_task = asyncio.create_task(self._guard(self._read_prefill, plan.prefill))
+        self._lease_task: asyncio.Task[None] | None = None
+        if place.renew_after_s:
+            self._lease_task = asyncio.create_task(keep_lease(job, plan, place.grant, place.renew_after_s))
 
     async def run(self) -> Finished:
         reason = await self._outcome
@@ -53,6 +57,7 @@ class ApartAttempt(Attempt):
         return self._finished(FinishReason.STOP)
 
     async def close(self) -> None:
+        self._stop_renewing()
         self._decode_task.cancel()
         if self._decode_reason is None and self._ended_by_prefill:
             await self._wait_for_prefill()
@@ -102,6 +107,7 @@ class ApartAttempt(Attempt):
             match event.WhichOneof("event"):
                 case "admitted":
                     self._admitted = event.admitted
+                    self._stop_renewing()
                 case "tokens":
                     self._order.add(event.tokens.output_position, event.tokens.token_ids, event.tokens.logprobs)
                 case "finished":
@@ -163,6 +169,10 @@ class ApartAttempt(Attempt):
     def _end(self, reason: FinishReason) -> None:
         if not self._outcome.done():
             self._outcome.set_result(reason)
+
+    def _stop_renewing(self) -> None:
+        if self._lease_task is not None:
+            self._lease_task.cancel()
 
     async def _wait_for_prefill(self) -> None:
         await asyncio.wait([self._prefill_task], timeout=self._job.limits.transfer_wait_s)

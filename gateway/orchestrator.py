@@ -72,7 +72,7 @@ class Run:
             self._events.put_nowait(error)
 
     async def _serve(self) -> Finished:
-        """One attempt after the other, each with an epoch of its own, until one ends well or there is none to follow."""
+        """One attempt after the other, each with its own epoch, until one ends well or none may follow."""
         recovery = Recovery(self._owner.policy, self._owner.budget)
         while True:
             self._epoch += 1
@@ -110,7 +110,7 @@ class Run:
             if isinstance(place, Local):
                 attempt = self._attempt = LocalAttempt(job, place.worker, emit)
             else:
-                attempt = self._attempt = ApartAttempt(job, place.plan, place.grant, emit)
+                attempt = self._attempt = ApartAttempt(job, place, emit)
             return await attempt.run()
         finally:
             self._owner.in_background(_close(attempt, hold))

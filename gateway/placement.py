@@ -30,6 +30,7 @@ class Granted(NamedTuple):
 
     plan: Apart
     grant: kv_pb2.Grant
+    renew_after_s: float  # 0: its lease cannot be renewed
 
 
 class Placement:
@@ -66,7 +67,8 @@ class Placement:
                 with job.trace.child("decode.reserve") as span:
                     span.set_attribute("baton.worker", plan.decode.name)
                     await asyncio.sleep(max(0.0, try_at - clock()))
-                    return Granted(plan, await self._reserve(job, plan.decode))
+                    response = await self._reserve(job, plan.decode)
+                    return Granted(plan, response.grant, response.renew_after_ms / 1000)
             except BatonError as error:
                 if error.code is not ErrorCode.RESOURCE_EXHAUSTED or error.retry_after_s is None:
                     raise
@@ -82,7 +84,7 @@ class Placement:
                 span.set_attribute("baton.route.cached_blocks", decision.plan.cached_blocks)
             return decision.plan
 
-    async def _reserve(self, job: Job, worker: Worker) -> kv_pb2.Grant:
+    async def _reserve(self, job: Job, worker: Worker) -> worker_pb2.ReserveResponse:
         """A cancelled caller does not cancel the call: its answer may be a grant, which then is given back."""
         calling = asyncio.create_task(self._call_reserve(job, worker))
         try:
@@ -91,13 +93,13 @@ class Placement:
             self._in_background(_give_back(job, worker, calling))
             raise
 
-    async def _call_reserve(self, job: Job, worker: Worker) -> kv_pb2.Grant:
+    async def _call_reserve(self, job: Job, worker: Worker) -> worker_pb2.ReserveResponse:
         remaining_s = job.remaining_s()
         timeout_s = self._limits.reserve_timeout_s
         if job.sampling.HasField("structured"):
             timeout_s += self._limits.grammar_compile_s
         try:
-            response = await worker.decode.Reserve(
+            response: worker_pb2.ReserveResponse = await worker.decode.Reserve(
                 worker_pb2.ReserveRequest(
                     request_id=job.request_id,
                     epoch=job.epoch,
@@ -118,13 +120,12 @@ class Placement:
                 )
                 raise WorkerFailure(silent, worker.ref, lost=True, at_work=False) from error
             raise worker_error(error, worker, self._limits) from error
-        grant: kv_pb2.Grant = response.grant
-        return grant
+        return response
 
 
-async def _give_back(job: Job, worker: Worker, calling: "asyncio.Task[kv_pb2.Grant]") -> None:
+async def _give_back(job: Job, worker: Worker, calling: "asyncio.Task[worker_pb2.ReserveResponse]") -> None:
     try:
-        grant = await calling
+        grant = (await calling).grant
     except BatonError as error:
         logger.info("%s: cancelled while reserving, and nothing was granted: %s", job.request_id, error)
         return

@@ -22,9 +22,9 @@ class RetryPolicy:
 
     max_attempts: int = 3  # of one request; the gateway's --max-attempts
     max_deaths: int = 2  # workers that may die at work on one request, before it counts as what kills them
-    backoff_s: float = 0.1  # at most this before the second retry, twice as much before each further one; none at first
+    backoff_s: float = 0.1  # at most this before the second retry, then twice as much each time; the first is at once
     budget_per_request: float = 0.1  # retries that each request allows to all of them
-    # What may be retried at once all the same: a worker dies with up to --max-num-seqs (64) requests and those that wait.
+    # What may be retried all the same: a worker dies with up to --max-num-seqs (64) requests and those that wait.
     budget_floor: int = 100
     budget_floor_refill_per_s: float = 1.0
 
@@ -32,8 +32,8 @@ class RetryPolicy:
 class RetryBudget:
     """A token bucket over all requests of one gateway, so that retries cannot multiply the load of an outage.
 
-    After Finagle's `RetryBudget` and gRFC A6: each request deposits a fraction of a retry, each retry takes a whole one,
-    and a small allowance by time keeps a quiet gateway able to retry.
+    After Finagle's `RetryBudget` and gRFC A6: each request deposits a fraction of a retry, each retry takes one, and a
+    small allowance by time keeps a quiet gateway able to retry.
     """
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float] = time.monotonic) -> None:
@@ -124,6 +124,6 @@ def _poison(died: set[WorkerRef]) -> BatonError:
     names = " and ".join(sorted(worker.name for worker in died))
     return BatonError(
         ErrorCode.INTERNAL,
-        f"workers {names} died while they computed this request; it is not tried on another, since it may be what kills "
-        "them: look into their logs before you send it again",
+        f"workers {names} died while they computed this request; it is not tried on another, since it may be what "
+        "kills them: look into their logs before you send it again",
     )

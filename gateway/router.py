@@ -90,7 +90,9 @@ class LongestPrefix(Router):
         ranking = Ranking(owned, last_resort)
         decisions = [*self._apart(ranking, owned), *self._aggregated(ranking, owned), *self._alone(ranking, owned)]
         if not decisions:
-            raise no_route(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE), self._pool.recently_gone())
+            raise no_route(
+                self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE), self._pool.recently_gone()
+            )
         return min(decisions, key=lambda decision: ranking.trouble(*decision.plan.workers))  # the first of equals
 
     def _apart(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:

@@ -19,6 +19,7 @@ class Worker:
         self.in_flight = 0  # requests of this gateway, clean-up included
         self._channel = grpc.aio.insecure_channel(record.address, options=CHANNEL_OPTIONS)
         self._channel.get_state(try_to_connect=True)
+        self._failed = False  # and not used since
         self._avoid_until = 0.0
         self._failed_while_connected = False
         self.prefill = worker_pb2_grpc.PrefillWorkerStub(self._channel)
@@ -42,13 +43,16 @@ class Worker:
 
     @property
     def avoided(self) -> bool:
-        """Whether a call failed a moment ago and the connection has not come back since."""
-        if time.monotonic() >= self._avoid_until:
+        """Whether a call failed a moment ago, or at all where the connection has not come back since."""
+        if not self._failed:
             return False
-        return not self.connected or self._failed_while_connected
+        recent = self._failed_while_connected and time.monotonic() < self._avoid_until
+        self._failed = recent or not self.connected
+        return self._failed
 
     def avoid(self, seconds: float) -> None:
         """A call could not reach the worker, or the worker was shutting down."""
+        self._failed = True
         self._avoid_until = time.monotonic() + seconds
         self._failed_while_connected = self.connected
 

@@ -26,9 +26,7 @@ class WorkerFailure(BatonError):
         self.died_at_work = lost and at_work
 
 
-def worker_error(
-    error: grpc.aio.AioRpcError, worker: Worker, limits: Limits, at_work: bool = False
-) -> WorkerFailure:
+def worker_error(error: grpc.aio.AioRpcError, worker: Worker, limits: Limits, at_work: bool = False) -> WorkerFailure:
     """Names the worker; one that was lost or that takes nothing new is avoided for a while.
 
     `at_work`: whether the worker was computing for the request.

@@ -83,6 +83,13 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
         aborted = await self._engine.abort(request.request_id, request.epoch)
         return worker_pb2.CancelPrefillResponse(fenced=aborted.fenced)
 
+    async def ExtendLease(
+        self, request: worker_pb2.ExtendLeaseRequest, context: Context
+    ) -> worker_pb2.ExtendLeaseResponse:
+        """Answered by the engine core, so that the answer also says that this lives."""
+        known = await self._engine.extend_lease(request.request_id, request.epoch, request.lease_deadline_unix_ns)
+        return worker_pb2.ExtendLeaseResponse(known=known)
+
 
 def _cancelled(request: worker_pb2.PrefillRequest) -> BatonError:
     message = f"request {request.request_id} (epoch {request.epoch}) was cancelled on its prefill worker"

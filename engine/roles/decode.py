@@ -11,7 +11,18 @@ from baton.types import EngineStats, KvReady
 from baton_kernels.digest import digest_add, kv_digest
 from engine.context import EngineContext
 from engine.grants import GrantTable, OpenGrant
-from engine.messages import Abort, Aborted, Admitted, Command, Granted, Refused, Release, Reserve
+from engine.messages import (
+    Abort,
+    Aborted,
+    Admitted,
+    Command,
+    Granted,
+    LeaseRenewed,
+    Refused,
+    Release,
+    RenewLease,
+    Reserve,
+)
 from engine.request import Key, Request
 from engine.roles.base import POLL_S
 from engine.roles.local import LocalRole
@@ -36,6 +47,8 @@ class DecodeRole(LocalRole):
             self._reserve(command)
         elif isinstance(command, Release):
             self._release(command)
+        elif isinstance(command, RenewLease):
+            self.context.emit(LeaseRenewed(command.call_id, self._grants.renew(command.grant_id, time.time_ns())))
         elif isinstance(command, Abort) and (entry := self._grants.by_key((command.request_id, command.epoch))):
             self._end_grant(entry, fenced=False)
         else:

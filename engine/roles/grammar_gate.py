@@ -12,7 +12,19 @@ from engine.context import EngineContext, GrammarRequest
 from engine.grammar.base import CompiledGrammar
 from engine.grammar.compiler import Compilation
 from engine.grammar.state import GrammarState
-from engine.messages import Abort, Aborted, AddLocal, AddPrefill, Command, Failed, Refused, Reserve, Timeline
+from engine.messages import (
+    Abort,
+    Aborted,
+    AddLocal,
+    AddPrefill,
+    Command,
+    ExtendLease,
+    Failed,
+    LeaseExtended,
+    Refused,
+    Reserve,
+    Timeline,
+)
 from engine.request import Key
 from engine.roles.base import POLL_S, EngineRole
 
@@ -39,6 +51,8 @@ class GrammarGate(EngineRole):
         elif isinstance(command, Abort) and (command.request_id, command.epoch) in self._held:
             del self._held[command.request_id, command.epoch]
             self.context.emit(Aborted(command.request_id, command.epoch, fenced=True))
+        elif isinstance(command, ExtendLease) and (command.request_id, command.epoch) in self._held:
+            self._extend_lease(command)
         else:
             self._role.handle(command)
 
@@ -54,6 +68,18 @@ class GrammarGate(EngineRole):
             self._held[command.request_id, command.epoch] = held
         else:
             self._pass_on(held, held.compilation.result)
+
+    def _extend_lease(self, command: ExtendLease) -> None:
+        """Waiting for a grammar must not cost a request its grant either."""
+        key = (command.request_id, command.epoch)
+        held = self._held[key]
+        known = isinstance(held.command, AddPrefill)
+        if isinstance(held.command, AddPrefill):
+            grant = held.command.grant
+            end = max(grant.lease_deadline_unix_ns, command.lease_deadline_unix_ns)
+            grant = msgspec.structs.replace(grant, lease_deadline_unix_ns=end)
+            self._held[key] = held._replace(command=msgspec.structs.replace(held.command, grant=grant))
+        self.context.emit(LeaseExtended(command.call_id, known))
 
     def poll(self) -> None:
         if self._held:
@@ -78,7 +104,11 @@ class GrammarGate(EngineRole):
         )
         grammar.catch_up(command.output)
         if grammar.problem or grammar.over:
-            over = "the output is complete" if command.output else "the grammar allows the empty text only; drop structured"
+            over = (
+                "the output is complete"
+                if command.output
+                else "the grammar allows the empty text only; drop structured"
+            )
             problem = grammar.problem or over
             self._reject(command, BatonError(ErrorCode.INVALID_ARGUMENT, problem), held.arrived_unix_ns)
             return

@@ -6,7 +6,7 @@ from baton.errors import BatonError, ErrorCode, invalid
 from baton.types import EngineStats, Grant
 from engine.context import EngineContext
 from engine.handover_table import HandOverTable
-from engine.messages import Abort, AddPrefill, Command, Failed, Finished
+from engine.messages import Abort, AddPrefill, Command, ExtendLease, Failed, Finished, LeaseExtended
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
 from engine.scheduler.base import Advanced
 from engine.scheduler.prefill import PrefillScheduler
@@ -29,6 +29,9 @@ class PrefillRole(EngineRole):
             self._add(command)
         elif isinstance(command, Abort):
             self._handovers.abort((command.request_id, command.epoch))
+        elif isinstance(command, ExtendLease):
+            known = self._handovers.extend_lease((command.request_id, command.epoch), command.lease_deadline_unix_ns)
+            self.context.emit(LeaseExtended(command.call_id, known))
         else:
             self.refuse(command)
 

@@ -1,4 +1,4 @@
-"""kill -9 with one worker of each role: what no other can do fails within 5 s, nothing leaks, the stack serves again."""
+"""kill -9 with one worker of each role: what no other can do fails in 5 s, nothing leaks, the stack serves again."""
 
 import asyncio
 import os

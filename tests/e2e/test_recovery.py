@@ -62,7 +62,7 @@ def stream_all(
             answers[index].append(response)
 
     async def watch() -> None:
-        while not await asyncio.to_thread(act_when, sum(len(ids_of(answer)) for answer in answers)):
+        while not await asyncio.to_thread(act_when, sum(len(ids_of(answer)) for answer in answers)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await asyncio.to_thread(act)
 

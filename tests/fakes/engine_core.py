@@ -10,6 +10,8 @@ import sys
 import time
 import uuid
 
+import msgspec
+
 from baton.block_hash import block_hashes
 from baton.convert import decode_kv_ready, encode_kv_ready
 from baton.errors import ErrorCode
@@ -99,6 +101,11 @@ class FakeCore:
                 self.events.append(m.Aborted(*request.key, command.fenced))
         elif isinstance(command, m.Abort):
             self.abort((command.request_id, command.epoch))
+        elif isinstance(command, m.RenewLease):
+            self.events.append(m.LeaseRenewed(command.call_id, self.renew(command.grant_id)))
+        elif isinstance(command, m.ExtendLease):
+            known = (command.request_id, command.epoch) in self.running
+            self.events.append(m.LeaseExtended(command.call_id, known))
         elif isinstance(command, m.GetStats):
             blocks = BlockStats(NUM_BLOCKS, NUM_BLOCKS - len(self.granted), 0, len(self.granted), 0)
             stats = EngineStats(blocks, running=len(self.running), grants=len(self.granted), steps=7)
@@ -118,6 +125,14 @@ class FakeCore:
         )
         self.granted[request.grant.grant_id] = request
         self.events.append(m.Granted(*key, request.grant, CACHED_TOKENS))
+
+    def renew(self, grant_id: str) -> int | None:
+        request = self.granted.get(grant_id)
+        if request is None or request.grant is None or request.key in self.running:
+            return None
+        deadline_ns = time.time_ns() + int(self.config.lease.lease_s * 1e9)
+        request.grant = msgspec.structs.replace(request.grant, lease_deadline_unix_ns=deadline_ns)
+        return deadline_ns
 
     def answer_late(self) -> None:
         due = [command for due_s, command in self.late if due_s <= time.monotonic()]

@@ -109,6 +109,8 @@ class FakePrefill(worker_pb2_grpc.PrefillWorkerServicer):
         self.requests: list[worker_pb2.PrefillRequest] = []
         self.metadata: list[dict[str, Any]] = []
         self.cancels: list[worker_pb2.CancelPrefillRequest] = []
+        self.extensions: list[worker_pb2.ExtendLeaseRequest] = []
+        self.extension_gate: asyncio.Event | None = None  # ExtendLease answers when it is set
         self.open_streams = 0
 
     async def Prefill(self, request: worker_pb2.PrefillRequest, context: Any) -> AsyncIterator[worker_pb2.PrefillEvent]:
@@ -125,6 +127,12 @@ class FakePrefill(worker_pb2_grpc.PrefillWorkerServicer):
         self.cancels.append(request)
         return worker_pb2.CancelPrefillResponse(fenced=self.fenced)
 
+    async def ExtendLease(self, request: worker_pb2.ExtendLeaseRequest, context: Any) -> worker_pb2.ExtendLeaseResponse:
+        self.extensions.append(request)
+        if self.extension_gate is not None:
+            await self.extension_gate.wait()
+        return worker_pb2.ExtendLeaseResponse(known=self.open_streams > 0)
+
     def _stream_ended(self) -> None:
         self.open_streams -= 1
 
@@ -140,6 +148,8 @@ class FakeDecode(worker_pb2_grpc.DecodeWorkerServicer):
         self.requests: list[worker_pb2.DecodeRequest] = []
         self.metadata: list[dict[str, Any]] = []
         self.releases: list[worker_pb2.ReleaseRequest] = []
+        self.renew_after_ms = 0
+        self.renewals: list[worker_pb2.RenewRequest] = []
         self.open_streams = 0
 
     async def Reserve(self, request: worker_pb2.ReserveRequest, context: Any) -> worker_pb2.ReserveResponse:
@@ -149,7 +159,11 @@ class FakeDecode(worker_pb2_grpc.DecodeWorkerServicer):
         if self.refusals:
             raise self.refusals.pop(0)
         grant = kv_pb2.Grant(grant_id=f"grant-{len(self.reserves)}", request_id=request.request_id, epoch=request.epoch)
-        return worker_pb2.ReserveResponse(grant=grant)
+        return worker_pb2.ReserveResponse(grant=grant, renew_after_ms=self.renew_after_ms)
+
+    async def Renew(self, request: worker_pb2.RenewRequest, context: Any) -> worker_pb2.RenewResponse:
+        self.renewals.append(request)
+        return worker_pb2.RenewResponse(lease_deadline_unix_ns=1000 + len(self.renewals))
 
     async def Decode(self, request: worker_pb2.DecodeRequest, context: Any) -> AsyncIterator[worker_pb2.DecodeEvent]:
         self.requests.append(request)

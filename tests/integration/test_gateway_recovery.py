@@ -1,4 +1,4 @@
-"""Requests survive their workers: they go on elsewhere, no token twice and none left out, or they end in clear words."""
+"""Requests survive their workers: they go on elsewhere, no token twice or left out, or they end in clear words."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -340,4 +340,34 @@ async def test_the_first_token_of_a_replay_may_end_the_request(stack: Stack) -> 
     await stack.workers["d0"].die()
     responses += await stack.read_all(stream)
     assert (ids_of(responses), responses[-1].finish_reason) == (ANSWER[:3], STOP)
+    await stack.quiet()
+
+
+async def test_a_lease_is_renewed_while_prefill_has_not_written_all(stack: Stack) -> None:
+    """Decode first, then prefill with decode's answer; no more of it once the KV has come."""
+    for name in ("d0", "d1"):
+        stack.workers[name].decode.renew_after_ms, stack.workers[name].decode.script = 20, hang
+    stack.prefill.script = stack.workers["p1"].prefill.script = hang
+    stream = stack.stream()
+    await eventually(lambda: len(stack.prefill.extensions) >= 3)
+    assert [request.lease_deadline_unix_ns for request in stack.prefill.extensions[:3]] == [1001, 1002, 1003]
+    assert {(request.grant_id, request.epoch) for request in stack.decode.renewals} == {("grant-1", 1)}
+    assert {(one.request_id, one.epoch) for one in stack.prefill.extensions} == {
+        (stack.prefill.requests[0].request_id, 1)
+    }
+    stream.cancel()
+    await stack.quiet()
+    count = len(stack.decode.renewals)
+    await asyncio.sleep(0.1)
+    assert len(stack.decode.renewals) == count
+
+
+async def test_a_prefill_core_that_gives_no_answer_gets_no_more_time(stack: Stack) -> None:
+    stack.decode.renew_after_ms, stack.decode.script = 20, hang
+    stack.prefill.script, stack.prefill.extension_gate = hang, asyncio.Event()
+    stream = stack.stream()
+    await eventually(lambda: stack.prefill.extensions)
+    await asyncio.sleep(0.2)
+    assert len(stack.decode.renewals) == 1
+    stream.cancel()
     await stack.quiet()
