@@ -7,7 +7,7 @@ import pytest
 
 from engine.messages import ExtendLease, Failed, Finished, LeaseExtended, LeaseRenewed, RenewLease, Reserve
 from kv_transfer.inproc import Fault
-from tests.fakes.role_pair import GREEDY, PROMPT, Clock, Pair, inject, local_tokens, of
+from tests.fakes.role_pair import DECODE_LEASE, GREEDY, PROMPT, Clock, Pair, inject, local_tokens, of
 
 LEASE_S = 30.0  # of a Pair
 
@@ -80,7 +80,7 @@ def test_quarantine_waits_for_the_renewed_end(pair: Pair, clock: Clock) -> None:
     clock.skip(LEASE_S * 0.6)  # beyond the second one, but not by the longest write and the margin
     pair.decode.poll()
     assert pair.decode.stats().blocks.quarantined == len(granted.grant.block_ids)
-    clock.skip(0.2)
+    clock.skip(DECODE_LEASE.longest_write_s + DECODE_LEASE.clock_margin_s)
     pair.decode.poll()
     assert pair.decode.stats().blocks.quarantined == 0
     pair.prefill.poll()

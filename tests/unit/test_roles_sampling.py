@@ -161,7 +161,7 @@ def test_a_cache_hit_ends_where_untold_positions_begin(tiny_llama: Path) -> None
         turn(role)
     context = role.context
     for told_positions, cached in ((1, 0), (8, 0), (9, 8), (20, 16), (47, 40)):
-        request = context.new_request("r", 1, PROMPT, msgspec.structs.replace(GREEDY, num_prompt_logprobs=0))
+        request = context.new_request(AddLocal("r", 1, PROMPT, msgspec.structs.replace(GREEDY, num_prompt_logprobs=0)))
         request.num_told_positions = told_positions
         context.blocks.take_prefix(request)
         assert request.num_computed_tokens == cached
