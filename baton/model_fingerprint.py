@@ -7,6 +7,7 @@ _CHECKSUMS = "SHA256SUMS"
 _MAX_HEADER_BYTES = 64 << 20
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 << 10
+DUMMY_SEED = 0  # of the random weights of --load-format dummy
 
 
 def fingerprint(folder: Path) -> str:
@@ -26,6 +27,15 @@ def fingerprint(folder: Path) -> str:
         digest.update(file.name.encode() + b"\0" + str(file.stat().st_size).encode() + b"\0" + _header(file))
         if not has_checksums:
             _update_with_samples(digest, file)
+    return digest.hexdigest()[:16]
+
+
+def dummy_fingerprint(folder: Path) -> str:
+    """Of random weights for a folder's configuration: 16 hex digits over config.json, tokenizer.json and the seed."""
+    digest = hashlib.sha256(b"dummy\0%d\0" % DUMMY_SEED)
+    for name in ("config.json", "tokenizer.json"):
+        file = folder / name
+        digest.update(name.encode() + b"\0" + (file.read_bytes() if file.is_file() else b"") + b"\0")
     return digest.hexdigest()[:16]
 
 

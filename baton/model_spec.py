@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 
 from baton.errors import BatonError, ErrorCode
+from baton.load_options import LoadFormat
 from baton.model_config.defaults import architecture, with_defaults
+from baton.model_config.kv_heads import read_num_kv_heads
 from baton.model_config.moe import MoeSpec, read_moe
 from baton.model_config.rope import RopeSpec, read_rope
 from baton.model_config.special import special_fields
 from baton.model_config.windows import read_windows
-from baton.model_fingerprint import fingerprint
+from baton.model_fingerprint import dummy_fingerprint, fingerprint
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     fingerprint: str  # 16 hex digits; equal only for the same configuration, weights and tokenizer
 
 
-def load_model_spec(path: str | Path, name: str | None = None) -> ModelSpec:
+def load_model_spec(path: str | Path, name: str | None = None, load_format: LoadFormat = LoadFormat.AUTO) -> ModelSpec:
     """Reads config.json, generation_config.json and the fingerprint's inputs from a model folder.
 
     Raises:
@@ -67,12 +69,13 @@ def load_model_spec(path: str | Path, name: str | None = None) -> ModelSpec:
         )
     config = json.loads(config_file.read_text())
     try:
-        return _from_config(folder, with_defaults(config), name or folder.name)
+        taken = dummy_fingerprint if load_format is LoadFormat.DUMMY else fingerprint
+        return _from_config(folder, with_defaults(config), name or folder.name, taken(folder))
     except KeyError as error:
         raise BatonError(ErrorCode.FAILED_PRECONDITION, f"{config_file} has no field {error}") from error
 
 
-def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
+def _from_config(folder: Path, config: dict[str, Any], name: str, model_fingerprint: str) -> ModelSpec:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope, local_rope = read_rope(config)
@@ -87,7 +90,7 @@ def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
         intermediate_size=config.get("intermediate_size") or 0,
         num_layers=config["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
+        num_kv_heads=read_num_kv_heads(config),
         head_dim=head_dim,
         norm_eps=config.get("rms_norm_eps") or 0.0,
         activation=config.get("hidden_act") or "silu",
@@ -105,7 +108,7 @@ def _from_config(folder: Path, config: dict[str, Any], name: str) -> ModelSpec:
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
         special=special_fields(config, (rope, local_rope), windows, max_position),
-        fingerprint=fingerprint(folder),
+        fingerprint=model_fingerprint,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from baton.errors import BatonError, ErrorCode
 from baton.fetch.progress import Progress, no_progress
-from baton.fetch.safetensors_file import expected_bytes
+from baton.safetensors_file import expected_bytes
 
 SUMS_FILE = "SHA256SUMS"
 _CHUNK_BYTES = 4 << 20

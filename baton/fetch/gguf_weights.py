@@ -10,7 +10,7 @@ from gguf.quants import dequantize
 from baton.errors import BatonError, ErrorCode
 from baton.fetch.gguf_metadata import LlamaMetadata
 from baton.fetch.progress import Progress
-from baton.fetch.safetensors_file import Float32, write_float32
+from baton.safetensors_file import Float32, write_float32
 
 _TOP = {
     "token_embd": "model.embed_tokens",

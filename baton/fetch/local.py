@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from baton.errors import BatonError, ErrorCode
-from baton.fetch.safetensors_file import expected_bytes
 from baton.model_spec import ModelSpec, load_model_spec
+from baton.safetensors_file import expected_bytes
 
 
 def validate_folder(folder: Path) -> ModelSpec:

@@ -22,6 +22,7 @@ _GEMMA = {
     "rms_norm_eps": 1e-6,
 }
 _BY_ARCHITECTURE: dict[str, dict[str, Any]] = {
+    "FalconForCausalLM": {"multi_query": True, "max_position_embeddings": 2048},
     "LlamaForCausalLM": {"rms_norm_eps": 1e-6},
     "MistralForCausalLM": {"rms_norm_eps": 1e-6, "sliding_window": 4096},
     "MixtralForCausalLM": {
