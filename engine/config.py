@@ -4,6 +4,7 @@ import msgspec
 
 from baton.arguments import DEFAULT_KV_CACHE_BYTES
 from baton.errors import invalid
+from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, WorkerRef
 
 _BLOCK_SIZES = range(8, 129, 8)
@@ -45,6 +46,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
     role: Role
     worker: WorkerRef
     model_name: str | None = None
+    load_format: LoadFormat = LoadFormat.AUTO
+    model_impl: ModelImpl = ModelImpl.AUTO
     device: str = "cpu"
     dtype: str = "float32"
     max_model_len: int | None = None  # default: the model's

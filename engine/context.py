@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from baton.block_hash import root_hash
 from baton.errors import invalid
+from baton.model_folder import servable_folder
 from baton.model_spec import ModelSpec, load_model_spec
 from baton.types import EngineStats
 from engine.block_pool import BlockPool
@@ -39,7 +40,9 @@ class EngineContext:
         """
         check_config(config)
         self.config = config
-        self.spec: ModelSpec = load_model_spec(config.model_path, config.model_name)
+        self.spec: ModelSpec = load_model_spec(
+            servable_folder(config.model_path, config.load_format), config.model_name, config.load_format
+        )
         self.max_model_len = _max_model_len(config.max_model_len, self.spec)
         self.runner = ModelRunner(config, self.spec, self.max_model_len)
         self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)

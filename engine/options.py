@@ -1,5 +1,6 @@
 """From a worker service's command line to the configuration of its engine core."""
 
+from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, WorkerRef
 from baton.worker.options import WorkerOptions
 from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig
@@ -12,6 +13,8 @@ def engine_config(options: WorkerOptions, role: Role, worker: WorkerRef) -> Engi
         role=role,
         worker=worker,
         model_name=options.served_name,
+        load_format=LoadFormat(options.load_format),
+        model_impl=ModelImpl(options.model_impl),
         device=options.device,
         dtype=options.dtype,
         max_model_len=options.max_model_len,

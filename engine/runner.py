@@ -65,7 +65,9 @@ class ModelRunner:
             rope_variant=spec.rope.variant(max_model_len),
         )
         self.num_blocks = _num_blocks(config, self.layout, max_model_len)
-        self._model = load_model(spec, _DTYPES[config.dtype], self._device, max_model_len)
+        self._model = load_model(
+            spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
+        )
         # Zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN.
         self.pool = torch.zeros(
             self.num_blocks,
