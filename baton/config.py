@@ -9,6 +9,7 @@ from typing import Any
 
 from baton.arguments import DEFAULT_KV_CACHE_BYTES, BadArgument, parse_bytes, show_bytes
 from baton.errors import BatonError, invalid
+from baton.load_options import LoadFormat, ModelImpl
 
 ENVIRONMENT_PREFIX = "BATON_"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -27,8 +28,10 @@ def _option(
 class StackOptions:
     """What `baton up`, `baton demo` and `baton config` share. Each field is a flag and an environment variable."""
 
-    model: str = _option("smollm2-135m", "A fetched model's name or a model folder.")
+    model: str = _option("smollm2-135m", "A fetched model's name, a model folder or a .gguf file.")
     model_name: str | None = _option(None, "What clients call the model; default: the folder's name.")
+    load_format: str = _option("auto", f"Of the weights: {', '.join(LoadFormat)} (random ones).")
+    model_impl: str = _option("auto", f"Whose model code: {', '.join(ModelImpl)}.")
     aggregated: bool = _option(False, "One kind of worker that prefills and decodes, instead of two apart.")
     prefill: int = _option(1, "Number of prefill workers; not used with --aggregated.")
     decode: int = _option(1, "Number of decode (or aggregated) workers.")
@@ -66,6 +69,9 @@ class StackOptions:
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected seconds above 0")
         if not 0 <= self.port <= 65535:
             raise invalid(f"got --port {self.port}, expected 0 to 65535")
+        for name, known in (("load_format", LoadFormat), ("model_impl", ModelImpl)):
+            if getattr(self, name) not in list(known):
+                raise invalid(f"got {flag(name)} {getattr(self, name)}, expected one of {', '.join(known)}")
         if self.dtype not in DTYPES:
             raise invalid(f"got --dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
         if self.connector not in PROCESS_CONNECTORS:

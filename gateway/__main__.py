@@ -13,6 +13,8 @@ from baton.directory.reader import DirectoryReader
 from baton.errors import BatonError
 from baton.fetch.cache import parse_model
 from baton.grpc_util.server import TRANSPORT_MAX_BYTES
+from baton.load_options import LoadFormat, default_name
+from baton.model_folder import servable_folder
 from baton.model_spec import load_model_spec
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
@@ -24,8 +26,13 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     """Exits with status 2 and a message when an option is missing or out of range."""
     defaults = GatewayConfig(model=Path())
     parser = argparse.ArgumentParser(prog="python -m gateway", description="Baton's gateway: the gRPC front.")
-    parser.add_argument("--model", type=parse_model, required=True, help="name or folder, the same as the workers'")
+    parser.add_argument(
+        "--model", type=parse_model, required=True, help="name, folder or .gguf file, the same as the workers'"
+    )
     parser.add_argument("--model-name", help="what clients call the model; default: the folder's name")
+    parser.add_argument(
+        "--load-format", type=LoadFormat, choices=[*LoadFormat], default=defaults.load_format, help="the workers'"
+    )
     parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0 takes a free one (%(default)s)")
     parser.add_argument("--redis-url", default=defaults.redis_url, help="worker directory (%(default)s)")
@@ -59,7 +66,8 @@ async def serve(config: GatewayConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    spec = load_model_spec(config.model, config.model_name)
+    folder = await asyncio.to_thread(servable_folder, config.model, config.load_format)
+    spec = load_model_spec(folder, config.model_name or default_name(config.model), config.load_format)
     gateway = Gateway(config, spec, DirectoryReader(config.redis_url, spec.fingerprint))
     try:
         port = await gateway.start()

@@ -4,6 +4,7 @@ from baton.convert import finish_to_pb
 from baton.rpc import inference_pb2, sampling_pb2
 from baton.types import FinishReason
 from gateway.attempt import Finished, PromptLogprobs, Tokens
+from gateway.no_text import TokensOnlyCodec
 from gateway.output_text import OutputText
 from gateway.request_trace import RequestTrace
 from gateway.stop_strings import StopStrings
@@ -14,7 +15,7 @@ from gateway.validate import ValidatedRequest
 class Answer:
     """Turns a run's events into responses for the client, and its figures into span attributes."""
 
-    def __init__(self, request: ValidatedRequest, codec: TextCodec, trace: RequestTrace) -> None:
+    def __init__(self, request: ValidatedRequest, codec: TextCodec | TokensOnlyCodec, trace: RequestTrace) -> None:
         self._request = request
         self._trace = trace
         self._begun = False

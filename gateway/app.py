@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 
 from baton.grpc_util.server import Server
 from baton.model_spec import ModelSpec
@@ -13,7 +14,7 @@ from gateway.pool import Pool
 from gateway.retry import RetryPolicy
 from gateway.router import LongestPrefix
 from gateway.service import SERVICE_NAME, InferenceService
-from gateway.text import TextCodec
+from gateway.text import load_codec
 from gateway.validate import Validator
 from gateway.worker_directory import WorkerDirectory
 
@@ -37,7 +38,7 @@ class Gateway:
             BatonError: The model folder has no usable tokenizer.
         """
         limits = limits or Limits()
-        codec = TextCodec(config.model)
+        codec = load_codec(Path(spec.path))
         self._config = config
         self._directory = directory
         self._tracing = tracing or Tracing("baton-gateway", config.otlp_endpoint)

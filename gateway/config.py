@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from baton.load_options import LoadFormat
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
@@ -10,6 +12,7 @@ class GatewayConfig:
 
     model: Path  # the same model as the workers'; its weights count for the fingerprint, but are not loaded
     model_name: str | None = None  # None: the folder's name
+    load_format: LoadFormat = LoadFormat.AUTO  # the workers'; counts for the fingerprint
     host: str = "127.0.0.1"
     port: int = 8080  # 0: a free one
     redis_url: str = "redis://127.0.0.1:6379/0"

@@ -3,6 +3,7 @@
 import time
 
 from gateway.detokenizer import Detokenizer
+from gateway.no_text import NoDetokenizer
 from gateway.stop_strings import StopStrings
 
 
@@ -11,7 +12,7 @@ class OutputText:
 
     def __init__(
         self,
-        detokenizer: Detokenizer,
+        detokenizer: Detokenizer | NoDetokenizer,
         stop_strings: StopStrings,
         stop_token_ids: frozenset[int],
         min_tokens: int,

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from baton.errors import invalid
 from baton.rpc import inference_pb2
+from gateway.no_text import TokensOnlyCodec
 from gateway.text import TextCodec
 
 ROLES = ("system", "user", "assistant")
@@ -15,7 +16,9 @@ _THREAD_ABOVE_CHARS = 8 << 10
 T = TypeVar("T")
 
 
-async def encode_prompt(request: inference_pb2.GenerateRequest, codec: TextCodec, vocab_size: int) -> list[int]:
+async def encode_prompt(
+    request: inference_pb2.GenerateRequest, codec: TextCodec | TokensOnlyCodec, vocab_size: int
+) -> list[int]:
     """Token ids of `request`'s prompt; at least one.
 
     Raises:
@@ -36,13 +39,13 @@ async def encode_prompt(request: inference_pb2.GenerateRequest, codec: TextCodec
     return token_ids
 
 
-async def _encode_text(text: str, codec: TextCodec) -> list[int]:
+async def _encode_text(text: str, codec: TextCodec | TokensOnlyCodec) -> list[int]:
     if not text:
         raise invalid("prompt.text: got an empty string, expected at least one character; send some text")
     return await _off_loop(len(text), lambda: codec.encode(text))
 
 
-async def _encode_chat(chat: inference_pb2.ChatPrompt, codec: TextCodec) -> list[int]:
+async def _encode_chat(chat: inference_pb2.ChatPrompt, codec: TextCodec | TokensOnlyCodec) -> list[int]:
     if not chat.messages:
         raise invalid("prompt.chat.messages: got an empty list, expected at least one message; add a user message")
     for index, message in enumerate(chat.messages):

@@ -13,6 +13,7 @@ from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from gateway.answer import Answer
 from gateway.attempt import PromptLogprobs, Tokens
+from gateway.no_text import TokensOnlyCodec
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.request_trace import RequestTrace
@@ -28,7 +29,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     def __init__(
         self,
         spec: ModelSpec,
-        codec: TextCodec,
+        codec: TextCodec | TokensOnlyCodec,
         validator: Validator,
         pool: Pool,
         orchestrator: Orchestrator,

@@ -1,5 +1,6 @@
 """A model's tokenizer: text and chats to token ids, and detokenizers for answers."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,10 +9,27 @@ from tokenizers import Tokenizer
 from baton.errors import BatonError, ErrorCode, invalid
 from gateway.chat_template import load_chat_template
 from gateway.detokenizer import Detokenizer
+from gateway.no_text import TokensOnlyCodec
+
+logger = logging.getLogger(__name__)
+
+
+def load_codec(folder: Path) -> "TextCodec | TokensOnlyCodec":
+    """For a folder without tokenizer.json one that serves token ids only; the log says so.
+
+    Raises:
+        BatonError: as `TextCodec`.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return TextCodec(folder)
+    logger.warning("no tokenizer.json in %s: prompts must be token ids, and answers have no text", folder)
+    return TokensOnlyCodec(folder)
 
 
 class TextCodec:
     """What turns text into a model's tokens and back. Encoding is safe on any thread and lets the others run."""
+
+    has_text = True
 
     def __init__(self, folder: Path) -> None:
         """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja.

@@ -7,6 +7,7 @@ from baton.errors import BatonError, ErrorCode, invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2
 from baton.types import SamplingParams
+from gateway.no_text import TokensOnlyCodec
 from gateway.prompt import encode_prompt
 from gateway.request_trace import RequestTrace
 from gateway.sampling_rules import Prompt, check_ranges, resolve_sampling
@@ -34,7 +35,7 @@ class ValidatedRequest:
 class Validator:
     """Checks requests against one served model."""
 
-    def __init__(self, spec: ModelSpec, codec: TextCodec, max_message_mib: int) -> None:
+    def __init__(self, spec: ModelSpec, codec: TextCodec | TokensOnlyCodec, max_message_mib: int) -> None:
         self._spec = spec
         self._codec = codec
         self._max_message_mib = max_message_mib
@@ -51,6 +52,8 @@ class Validator:
         request_id = checked_request_id(request.request_id)
         self._check_model(request.model)
         check_ranges(request.sampling, self._spec.vocab_size)
+        if request.sampling.stop and not self._codec.has_text:
+            raise invalid("stop: got stop strings, but the model has no tokenizer; use stop_token_ids")
         with trace.child("gateway.tokenize") as span:
             token_ids = await encode_prompt(request, self._codec, self._spec.vocab_size)
             span.set_attribute("baton.prompt.kind", request.WhichOneof("prompt") or "none")

@@ -70,7 +70,7 @@ def redis_command(port: int, run_folder: Path) -> list[str]:
 
 def gateway_command(options: StackOptions, around: Surroundings, prefix: Sequence[str]) -> ServiceCommand:
     """The gateway on the stack's port."""
-    return _service("gateway", [*prefix], options.host, options.port, around)
+    return _service("gateway", [*prefix, "--load-format", options.load_format], options.host, options.port, around)
 
 
 def worker_commands(
@@ -93,6 +93,8 @@ def _worker(name: str, prefix: Sequence[str], options: StackOptions, around: Sur
     service = _service(name, [*prefix, "--name", name], _LOOPBACK, 0, around)
     # By default every worker takes all cores: prefill and decode of one user's request take turns.
     flags = {
+        "load-format": options.load_format,
+        "model-impl": options.model_impl,
         "device": options.device,
         "dtype": options.dtype,
         "block-size": options.block_size,

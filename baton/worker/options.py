@@ -4,13 +4,13 @@ import argparse
 import re
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from baton.arguments import DEFAULT_KV_CACHE_BYTES, parse_bytes, show_bytes
 from baton.config import PROCESS_CONNECTORS
 from baton.fetch.cache import parse_model
+from baton.load_options import LoadFormat, ModelImpl, default_name
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -18,6 +18,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 
     model: str
     model_name: str | None
+    load_format: str
+    model_impl: str
     name: str
     host: str
     port: int
@@ -44,7 +46,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     @property
     def served_name(self) -> str:
         """What clients call the model."""
-        return self.model_name or Path(self.model).resolve().name
+        return self.model_name or default_name(self.model)
 
 
 def parse_options(role: str, arguments: Sequence[str] | None = None, can_aggregate: bool = False) -> WorkerOptions:
@@ -76,8 +78,10 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("engine").add_argument
-    add("--model", required=True, type=parse_model, help="a fetched model's name or a model folder")
+    add("--model", required=True, type=parse_model, help="a fetched model's name, a model folder or a .gguf file")
     add("--model-name", help="what clients call the model; default: the folder's name")
+    add("--load-format", default="auto", choices=[*LoadFormat], help="of the weights; dummy: random ones")
+    add("--model-impl", default="auto", choices=[*ModelImpl], help="whose model code; auto: ours where it can")
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV")
     add("--block-size", type=_Count(1), default=16, help="tokens in a KV block")
