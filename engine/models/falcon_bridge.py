@@ -32,7 +32,7 @@ class PagedFalconAttention(nn.Module):
 
         query, key, value = (part.transpose(1, 2) for part in self._split(self.query_key_value(hidden_states)))
         query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-        attended = attend(self._layer, query, key, value, None, layer_past)  # [1, tokens, heads, head_dim]
+        attended = attend(self._layer, query, key, value, layer_past)  # [1, tokens, heads, head_dim]
         return self.dense(attended.flatten(2)), None
 
     def _split(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:

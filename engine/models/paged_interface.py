@@ -30,7 +30,8 @@ class PagedStep(NamedTuple):
 
     pool: Tensor  # [num_blocks, kv_heads, layers, 2, block_size, head_dim]
     batch: PagedBatch
-    max_model_len: int  # tokens; a sliding window of at least this is none
+    windows: tuple[int | None, ...]  # by layer: tokens attended to, by config.json; None for all of them
+    max_model_len: int  # tokens
 
     def get_seq_length(self) -> int:
         """As transformers' caches: 0, since tokens in the pool are not the model's to count."""
@@ -62,6 +63,7 @@ def paged_forward(
         query: [1, heads, tokens, head_dim]
         key, value: [1, kv_heads, tokens, head_dim]
         scaling: factor on the scores; default: head_dim ** -0.5
+        others: `sliding_window` and `softcap` as in `paged_attention`, where the model has them
 
     Returns:
         [1, tokens, heads, head_dim], and no attention weights
@@ -78,11 +80,27 @@ def paged_forward(
         raise unserved("it makes an attention mask of its own")
     if not getattr(module, "is_causal", True):
         raise unserved(f"{type(module).__name__} is not causal")
-    _check_plain(dict(others, dropout=dropout), baton_step.max_model_len)
-    return attend(layer, query, key, value, scaling, baton_step), None
+    window, softcap = others.pop("sliding_window", None), others.pop("softcap", None)
+    expected = baton_step.windows[layer] if layer < len(baton_step.windows) else None
+    if expected is not None and expected < baton_step.max_model_len and window != expected:
+        # Such code expresses its windows in the attention mask alone, and there is none here.
+        raise unserved(f"config.json gives layer {layer} a window of {expected} tokens, its attention takes {window}")
+    for name, extra in {**others, "dropout": dropout}.items():
+        if name not in _IGNORED and (isinstance(extra, Tensor) or extra):
+            raise unserved(f"its attention takes {name}")
+    return attend(layer, query, key, value, baton_step, scaling, window, softcap), None
 
 
-def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, step: PagedStep) -> Tensor:
+def attend(
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: PagedStep,
+    scaling: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """[1, heads, tokens, head_dim] and twice [1, kv_heads, tokens, head_dim] to [1, tokens, heads, head_dim].
 
     Raises:
@@ -102,19 +120,9 @@ def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     write_kv(pool, layer, batch, keys_values)
     queries = query[0].transpose(0, 1).to(pool.dtype).contiguous()
     scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
-    return paged_attention(queries, pool, layer, batch, scale)[None].to(value.dtype)
+    return paged_attention(queries, pool, layer, batch, scale, window, softcap)[None].to(value.dtype)
 
 
 def unserved(reason: str) -> BatonError:
     """The error for a model whose attention is more than this function computes."""
     return BatonError(ErrorCode.UNIMPLEMENTED, f"{reason}; such a model cannot run on paged attention")
-
-
-def _check_plain(extras: dict[str, Any], max_model_len: int) -> None:
-    """Refuses whatever would change the result; what is off, is no extra."""
-    window = extras.pop("sliding_window", None)
-    if window is not None and window < max_model_len:
-        raise unserved(f"it has a sliding window of {window} tokens, below --max-model-len {max_model_len}")
-    for name, value in extras.items():
-        if name not in _IGNORED and value is not None and value is not False and value != 0.0:
-            raise unserved(f"its attention takes {name}")

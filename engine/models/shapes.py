@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from baton.model_config.moe import MoeSpec
 from baton.model_spec import ModelSpec
 
 Shape = tuple[int, ...]
@@ -12,7 +13,10 @@ _EXPERT = re.compile(r"\.experts\.\d+\.")
 def shape_of(spec: ModelSpec, name: str) -> Shape | None:
     """What config.json implies; None for a name that none of the families has."""
     module, _, kind = name.rpartition(".")
-    weights = _expert(spec) if _EXPERT.search(name) else {**_attention(spec), **_dense(spec), **_whole_width(spec)}
+    if spec.moe and _EXPERT.search(name):
+        weights = _experts(spec, spec.moe)
+    else:
+        weights = {**_attention(spec), **_dense(spec), **_whole_width(spec)}
     shape = weights.get(module.rpartition(".")[2])
     if shape is None:
         return None
@@ -47,10 +51,10 @@ def _whole_width(spec: ModelSpec) -> Mapping[str, Shape]:
         "embed_tokens": (spec.vocab_size, spec.hidden_size),
         "lm_head": (spec.vocab_size, spec.hidden_size),
         **dict.fromkeys(norms.split(), (spec.hidden_size,)),
+        **({"gate": (spec.moe.num_experts, spec.hidden_size)} if spec.moe else {}),  # chooses experts
     }
 
 
-def _expert(spec: ModelSpec) -> Mapping[str, Shape]:
-    assert spec.moe is not None, "a model without experts asks for one"
-    into, out = (spec.moe.intermediate_size, spec.hidden_size), (spec.hidden_size, spec.moe.intermediate_size)
+def _experts(spec: ModelSpec, moe: MoeSpec) -> Mapping[str, Shape]:
+    into, out = (moe.intermediate_size, spec.hidden_size), (spec.hidden_size, moe.intermediate_size)
     return {"gate_proj": into, "up_proj": into, "down_proj": out, "w1": into, "w3": into, "w2": out}

@@ -11,9 +11,11 @@ from baton.errors import BatonError, ErrorCode
 from baton.load_options import LoadFormat
 from baton.model_spec import ModelSpec
 from engine.models.dummy import fill_module
-from engine.models.paged_interface import NAME, register
+from engine.models.paged_interface import NAME, register, unserved
 from engine.models.probe import check_model
 from engine.models.transformers_model import BRIDGES, TransformersModel
+
+_ROPES_BY_LONGEST = ("dynamic", "longrope")
 
 
 def load_transformers_model(
@@ -32,6 +34,7 @@ def load_transformers_model(
                 f"got architecture {spec.architecture}, which runs on transformers' code, but the package {package} is "
                 "not installed; pip install 'baton[transformers]'",
             )
+    _check_config(spec, max_model_len)
     register()
     attention = "eager" if spec.architecture in BRIDGES else NAME  # a bridge replaces it
     with _its_errors(spec):
@@ -39,9 +42,22 @@ def load_transformers_model(
             loaded = _dummy(spec, dtype, device, attention)
         else:
             loaded = _from_folder(spec, dtype, device, attention)
-        model = TransformersModel(loaded.eval(), max_model_len)
+        model = TransformersModel(loaded.eval(), spec.windows, max_model_len)
         check_model(model, spec, dtype, device)
     return model
+
+
+def _check_config(spec: ModelSpec, max_model_len: int) -> None:
+    """Refuses what a model's code does behind the attention function's back, and a trial on few tokens cannot show."""
+    for field in ("attention_chunk_size", "use_bidirectional_attention", "layer_types"):
+        if field in spec.special:
+            raise unserved(f"{spec.path}/config.json has {field} = {spec.special[field]!r}")
+    rope = spec.rope
+    if rope.type in _ROPES_BY_LONGEST and max_model_len > rope.original_max_position:
+        raise unserved(
+            f"{spec.path}/config.json has rope_type {rope.type!r}, which transformers chooses by a batch's longest "
+            f"sequence for all of it; lower --max-model-len, {max_model_len} now, to {rope.original_max_position}"
+        )
 
 
 def _from_folder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, attention: str) -> Any:

@@ -8,6 +8,7 @@ import copy
 import inspect
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from baton.errors import BatonError, ErrorCode
@@ -23,7 +24,7 @@ BRIDGES = {"FalconForCausalLM": bridge_falcon}
 class TransformersModel(Model):
     """Any causal model of transformers that consists of token-wise parts and causal attention."""
 
-    def __init__(self, model: Any, max_model_len: int) -> None:
+    def __init__(self, model: Any, windows: tuple[int | None, ...], max_model_len: int) -> None:
         """Takes over a loaded model; `engine.models.probe` says whether it is of that kind.
 
         Raises:
@@ -37,13 +38,14 @@ class TransformersModel(Model):
             bridge(model)
         # Also for a bridged model: by this name, transformers makes no attention mask.
         model.config._attn_implementation = NAME
+        self._config = model.config
         self._base = getattr(model, prefix)
         self._head = _head_of(model, prefix)
         self._cache_argument = _cache_argument(self._base) if bridge else None
-        self._max_model_len = max_model_len
+        self._windows, self._max_model_len = windows, max_model_len
 
     def forward(self, token_ids: Tensor, positions: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:
-        step = PagedStep(pool, batch, self._max_model_len)
+        step = PagedStep(pool, batch, self._windows, self._max_model_len)
         given = {self._cache_argument or "baton_step": step}
         out = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, **given)
         hidden: Tensor = out[0][0]
@@ -52,6 +54,19 @@ class TransformersModel(Model):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
         return logits[0].float()
+
+    def own_forward(self, token_ids: Tensor) -> Tensor | None:
+        """[tokens, hidden] of one sequence by transformers' own attention; None for a model that has lost it."""
+        if self._cache_argument:
+            return None
+        self._config._attn_implementation = "eager"
+        try:
+            positions = torch.arange(token_ids.shape[0], device=token_ids.device)
+            out = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+            hidden: Tensor = out[0][0]
+        finally:
+            self._config._attn_implementation = NAME
+        return hidden
 
 
 class _Output:

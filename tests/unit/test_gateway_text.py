@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from baton.errors import BatonError, ErrorCode
 from gateway.chat_template import ChatTemplate, load_chat_template
-from gateway.text import TextCodec
+from gateway.no_text import TokensOnlyCodec
+from gateway.text import TextCodec, load_codec
 from tests.fakes.text_model import write_text_model
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <b> & é"}]
@@ -78,9 +80,19 @@ def test_broken_template_fails_at_the_start() -> None:
     assert caught.value.code is ErrorCode.FAILED_PRECONDITION
 
 
-def test_missing_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(BatonError, match="no tokenizer"):
-        TextCodec(tmp_path)
+@pytest.mark.parametrize("call", [lambda codec: codec.encode("Hi"), lambda codec: codec.encode_chat(MESSAGES)])
+def test_without_a_tokenizer_texts_are_refused_and_tokens_are_not(
+    tmp_path: Path, call: Callable[[TextCodec | TokensOnlyCodec], object]
+) -> None:
+    codec = load_codec(tmp_path)
+    with pytest.raises(BatonError, match=r"has no tokenizer \(.* no tokenizer.json\); send prompt.tokens"):
+        call(codec)
+    detokenizer = codec.detokenizer([1, 2])
+    assert detokenizer.push(3) + detokenizer.flush() == ""
+
+
+def test_with_a_tokenizer_texts_are_read(folder: Path) -> None:
+    assert isinstance(load_codec(folder), TextCodec)
 
 
 def test_broken_tokenizer(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec, load_model_spec
 from baton.rpc import inference_pb2, sampling_pb2
 from baton.telemetry.tracing import Tracing
+from gateway.no_text import TokensOnlyCodec
 from gateway.request_trace import RequestTrace
 from gateway.text import TextCodec
 from gateway.validate import ValidatedRequest, Validator
@@ -289,3 +290,20 @@ async def test_echo_with_logprobs_means_those_of_the_prompt_too(
 async def test_echo_alone_computes_one_token_that_is_not_shown(validator: Validator) -> None:
     request = await validate(validator, Request(text="x", echo=True, sampling=Sampling(max_tokens=0)))
     assert (request.sampling.max_tokens, request.prompt_only) == (1, True)
+
+
+async def test_without_a_tokenizer_token_ids_are_all_a_client_can_send(spec: ModelSpec) -> None:
+    validator = Validator(spec, TokensOnlyCodec(Path(spec.path)), max_message_mib=4)
+    checked = await validate(validator, Request(tokens=token_prompt(1, 2)))
+    assert checked.prompt_token_ids == [1, 2]
+    for request, message in (
+        (Request(text="Hi"), "prompt.text: got a text, but the model has no tokenizer"),
+        (Request(chat=chat(("user", "Hi"))), "prompt.chat: got a chat, but the model has no tokenizer"),
+        (
+            Request(tokens=token_prompt(1), sampling=Sampling(stop=["."])),
+            "stop: got stop strings, but the model",
+        ),
+    ):
+        error = await error_of(validator, request)
+        assert error.code is ErrorCode.INVALID_ARGUMENT
+        assert message in error.message

@@ -37,7 +37,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "falcon-grouped": {**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False, "bias": True},
     "falcon-serial": {**SIZES, "multi_query": False, "parallel_attn": False, "alibi": False},
     "olmo2": GATED,
-    "starcoder2": GATED,
+    "starcoder2": {**GATED, "sliding_window": 16},
+    "gemma2": {**GATED, "head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16},
     "cohere": {**GATED, "logit_scale": 0.25, "tie_word_embeddings": True},
     "gpt2": {**GPT, "bos_token_id": 1, "eos_token_id": 2},
     "opt": {**SIZES, "ffn_dim": 96, "word_embed_proj_dim": 64},
@@ -146,6 +147,20 @@ def test_native_alone_refuses_what_it_has_no_code_for(tmp_path: Path) -> None:
         ("falcon", {**SERVED["falcon"], "alibi": True}, "it has alibi"),
         ("bloom", {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4}, "2 of its 2 layers, .* keep no"),
         ("mamba", {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2}, "no field 'num_attention_heads'"),
+        (
+            "llama",
+            {
+                **GATED,
+                "max_position_embeddings": 128,
+                "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+            },
+            "'dynamic'",
+        ),
+        (
+            "gpt_oss",
+            {**GATED, "head_dim": 16, "num_local_experts": 4, "sliding_window": 16},
+            "its attention takes s_aux",
+        ),
         ("stablelm", GATED, "its layers do not pass keyword arguments on to their attention function"),
         (
             "deepseek_v3",

@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from baton.errors import BatonError, ErrorCode
-from baton.load_options import LoadFormat
+from baton.load_options import LoadFormat, ModelImpl
 from baton.model_spec import load_model_spec
 from engine.models.checkpoint import read_checkpoint
 from engine.models.dummy import dummy_tensor
 from engine.models.registry import load_model
+from engine.models.shapes import shape_of
 from engine.models.source import MappedSource, StagedSource, TensorSource
 from engine.models.staged_reader import StagedReader
 from engine.models.weights import Weights
+from tests.fakes.tiny_models import write_tiny_model
 
 CPU = torch.device("cpu")
 TENSORS = {
@@ -129,6 +131,17 @@ def test_a_tensor_of_another_shape_is_refused_by_name(tiny_llama: Path, tmp_path
     with pytest.raises(BatonError, match=rf"got {name} of shape \[96, 64\], expected \[64, 96\]") as caught:
         load_model(load_model_spec(tmp_path), torch.float32, CPU, 16)
     assert caught.value.code is ErrorCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("case", ["llama-biases", "qwen2", "qwen3", "phi3", "gemma3", "mixtral", "qwen3-moe"])
+def test_shapes_are_known_without_weights(case: str, tmp_path: Path) -> None:
+    write_tiny_model(case, tmp_path)
+    spec = load_model_spec(tmp_path)
+    for name, stored in read_checkpoint(tmp_path).items():
+        assert shape_of(spec, name) == stored.shape, name
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    load_model(spec, torch.float32, CPU, 16, LoadFormat.DUMMY, ModelImpl.NATIVE)
 
 
 def test_stacked_projections_stand_one_above_the_other(tiny_llama: Path) -> None:

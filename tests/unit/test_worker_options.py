@@ -6,6 +6,7 @@ import pytest
 
 from baton.arguments import parse_bytes, show_bytes
 from baton.config import PROCESS_CONNECTORS, StackOptions
+from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, WorkerRef
 from baton.worker.options import parse_options
 from engine.config import EngineConfig
@@ -38,10 +39,12 @@ def test_every_flag_reaches_the_engine() -> None:
     flags = "--model /m --model-name n --device cuda:1 --dtype bfloat16 --block-size 32 --kv-cache-bytes 512MiB"
     flags += " --max-model-len 100 --max-num-batched-tokens 7 --max-num-seqs 3 --num-threads 2 --connector nixl"
     flags += " --lease-s 5 --longest-write-s 0.5 --clock-margin-s 0.25 --no-prefix-caching --growth-reserve-blocks 0"
+    flags += " --load-format dummy --model-impl transformers"
     config = engine_config(parse_options("decode", flags.split()), Role.DECODE, WORKER)
     assert (config.model_name, config.device, config.dtype, config.num_threads) == ("n", "cuda:1", "bfloat16", 2)
     assert (config.max_model_len, config.connector) == (100, "nixl")
     assert (config.cache.block_size, config.cache.kv_cache_bytes) == (32, 512 << 20)
+    assert (config.load_format, config.model_impl) == (LoadFormat.DUMMY, ModelImpl.TRANSFORMERS)
     assert not config.cache.enable_prefix_caching
     assert (config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs) == (7, 3)
     assert config.scheduler.growth_reserve_blocks == 0
@@ -66,6 +69,7 @@ def test_sizes(text: str, expected: int) -> None:
         ("--model /m --aggregated", "unrecognized arguments: --aggregated"),
         ("--model /m --connector inproc", "invalid choice: 'inproc'"),
         ("--model nosuch", "run `baton fetch nosuch` first"),
+        ("--model /m --load-format bin", "invalid choice: 'bin'"),
         ("", "--model"),
     ],
 )
@@ -82,3 +86,8 @@ def test_the_connectors_offered_are_there() -> None:
 
 def test_only_decode_aggregates() -> None:
     assert parse_options("decode", ["--model", "/m", "--aggregated"], can_aggregate=True).aggregated
+
+
+def test_a_gguf_file_is_called_without_its_ending() -> None:
+    assert parse_options("decode", ["--model", "/models/tiny-q4.gguf"]).served_name == "tiny-q4"
+    assert parse_options("decode", ["--model", "/models/v1.5"]).served_name == "v1.5"
