@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -68,6 +69,7 @@ class ModelRunner:
         self._model = load_model(
             spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
         )
+        self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
         # Zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN.
         self.pool = torch.zeros(
             self.num_blocks,

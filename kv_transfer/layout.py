@@ -9,7 +9,7 @@ _MODEL = "serve the same model on both"
 # Causes before effects: another version may mean other fields, another model other shapes.
 _REMEDIES = {
     "version": _RELEASE,
-    "order": _RELEASE,
+    "order": f"{_RELEASE}, with the same --model-impl and the same extras installed",
     "model_fingerprint": _MODEL,
     "num_layers": _MODEL,
     "num_kv_heads": _MODEL,

@@ -16,6 +16,7 @@ from baton.cli.up import running_stack
 from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError, ErrorCode
 from baton.fetch import SMALL_MODEL
+from baton.load_options import is_gguf
 from baton.local import LocalStack
 from baton.rpc import inference_pb2
 
@@ -35,7 +36,7 @@ def demo(
         flags["port"] = 0
     options, _ = resolve(flags)
     console = Console()
-    if options.model == SMALL_MODEL:
+    if options.model == SMALL_MODEL or is_gguf(options.model):
         fetch_with_bars(options.model)
     with stop_signals_raise(), running_stack(options, console) as stack:
         console.print(f"{_what_runs(options)}\nPrompt: {prompt}\n", style="bold", markup=False, highlight=False)

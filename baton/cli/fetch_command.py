@@ -12,7 +12,10 @@ from baton.fetch import SMALL_MODEL, fetch_model
 
 def fetch(
     model: Annotated[
-        str, typer.Argument(help=f"{SMALL_MODEL}, a folder (checked, not copied) or a Hugging Face id.")
+        str,
+        typer.Argument(
+            help=f"{SMALL_MODEL}, a folder (checked, not copied), a .gguf file (converted) or a Hugging Face id."
+        ),
     ] = SMALL_MODEL,
     force: Annotated[bool, typer.Option("--force", help="Fetch again even if it is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with the stored checksums.")] = False,

@@ -8,9 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
+from baton.cli.fetch_command import fetch_with_bars
 from baton.cli.signals import Stopped, stop_signals_raise
 from baton.cli.stack_flags import with_stack_flags
 from baton.config import StackOptions, resolve
+from baton.load_options import is_gguf
 from baton.local import LocalStack
 from baton.local.run_folder import RunFile, remove_run_file, write_run_file
 
@@ -22,6 +24,8 @@ def up(flags: dict[str, Any]) -> None:
     """Start Redis, gateway and workers on this machine and keep them running until Ctrl-C."""
     options, _ = resolve(flags)
     console = Console()
+    if is_gguf(options.model):
+        fetch_with_bars(options.model)
     with stop_signals_raise():
         try:
             _run_until_stopped(options, console)

@@ -2,12 +2,14 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from baton.arguments import BadArgument
 from baton.errors import BatonError, ErrorCode
+from baton.load_options import is_gguf
 
 SMALL_MODEL = "smollm2-135m"
 
@@ -28,6 +30,20 @@ def cached_folder(name: str) -> Path:
     return models_dir() / name.replace("/", "--")
 
 
+def converted_name(gguf_file: str | Path) -> str:
+    """Under what name a local GGUF's conversion is kept; another one once the file has changed.
+
+    Raises:
+        BatonError: NOT_FOUND when there is no such file.
+    """
+    file = Path(gguf_file).expanduser().resolve()
+    if not file.is_file():
+        raise BatonError(ErrorCode.NOT_FOUND, f"got model {gguf_file}, which is no file; check the path")
+    status = file.stat()
+    told_apart = hashlib.sha256(f"{file}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()[:8]
+    return f"{file.stem}-{told_apart}"
+
+
 def partial_folder(name: str) -> Path:
     """Where a fetch works until it is done; what is left of an interrupted one is used again."""
     return models_dir() / (cached_folder(name).name + ".partial")
@@ -39,11 +55,18 @@ def looks_like_path(model: str) -> bool:
 
 
 def resolve_model(name_or_path: str) -> Path:
-    """The folder of a fetched model or of a local one. Fetches nothing.
+    """The folder of a fetched model, of a local one, or of what a .gguf file was converted to. Fetches nothing.
 
     Raises:
         BatonError: NOT_FOUND when there is no such model; the message says how to get it.
     """
+    if is_gguf(name_or_path):
+        folder = cached_folder(converted_name(name_or_path))
+        if not folder.is_dir():
+            raise BatonError(
+                ErrorCode.NOT_FOUND, f"{name_or_path} has not been converted; run `baton fetch {name_or_path}` first"
+            )
+        return folder
     if not looks_like_path(name_or_path):
         cached = cached_folder(name_or_path)
         if (cached / "config.json").is_file():

@@ -6,6 +6,7 @@ from typing import Any
 
 from gguf import GGUFReader
 
+from baton.errors import BatonError, ErrorCode
 from baton.fetch.checksums import write_sums
 from baton.fetch.gguf_metadata import generation_config, model_config, read_metadata
 from baton.fetch.gguf_tokenizer import build_tokenizer, tokenizer_config
@@ -19,9 +20,9 @@ def convert_gguf(gguf_file: Path, folder: Path, progress: Progress = no_progress
     The same GGUF gives the same bytes every time. SHA256SUMS comes last: a folder without it is not whole.
 
     Raises:
-        BatonError: FAILED_PRECONDITION when the GGUF is not of a Llama model with a tokenizer that we read.
+        BatonError: FAILED_PRECONDITION when the GGUF is not of an architecture, or has no tokenizer, that we read.
     """
-    reader = GGUFReader(gguf_file)
+    reader = _read(gguf_file)
     metadata = read_metadata(reader)
     _write_json(folder / "config.json", model_config(metadata))
     _write_json(folder / "generation_config.json", generation_config(metadata))
@@ -29,6 +30,15 @@ def convert_gguf(gguf_file: Path, folder: Path, progress: Progress = no_progress
     build_tokenizer(reader).save(str(folder / "tokenizer.json"), pretty=False)
     convert_weights(reader, metadata, folder / "model.safetensors", progress)
     write_sums(folder, progress)
+
+
+def _read(gguf_file: Path) -> GGUFReader:
+    try:
+        return GGUFReader(gguf_file)
+    except (OSError, ValueError, IndexError, KeyError) as error:  # what the package runs into when bytes are wrong
+        raise BatonError(
+            ErrorCode.FAILED_PRECONDITION, f"{gguf_file} is not a whole GGUF file ({error}); get it again"
+        ) from error
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a Llama-architecture GGUF says of its model, as config.json and generation_config.json."""
+"""What a GGUF says of its model, as config.json and generation_config.json."""
 
 from typing import Any, NamedTuple
 
@@ -7,10 +7,18 @@ from gguf import GGUFReader
 
 from baton.errors import BatonError, ErrorCode
 
+# GGUF's names of the architectures that are read, with Hugging Face's class and model_type.
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+}
 
-class LlamaMetadata(NamedTuple):
-    """The hyperparameters of a Llama model and its tokenizer's special ids."""
 
+class GgufMetadata(NamedTuple):
+    """A model's hyperparameters and its tokenizer's special ids."""
+
+    architecture: str  # as GGUF calls it
     name: str
     hidden_size: int
     intermediate_size: int
@@ -28,6 +36,11 @@ class LlamaMetadata(NamedTuple):
     pad_token_id: int | None
     unk_token_id: int | None
 
+    @property
+    def rotates_pairs(self) -> bool:
+        """Whether rotary embedding takes neighbours as pairs, so that rows of Q and K stand in another order."""
+        return self.architecture == "llama"
+
 
 def field(reader: GGUFReader, key: str, default: Any = None) -> Any:
     """A metadata value as plain Python, or `default` when the file does not have it."""
@@ -43,41 +56,43 @@ def required(reader: GGUFReader, key: str) -> Any:
     """
     value = field(reader, key)
     if value is None:
-        raise BatonError(ErrorCode.FAILED_PRECONDITION, f"the GGUF file has no {key!r}; give one of a Llama model")
+        raise BatonError(ErrorCode.FAILED_PRECONDITION, f"the GGUF file has no {key!r}; give a whole model")
     return value
 
 
-def read_metadata(reader: GGUFReader) -> LlamaMetadata:
+def read_metadata(reader: GGUFReader) -> GgufMetadata:
     """Reads the hyperparameters.
 
     Raises:
         BatonError: FAILED_PRECONDITION for another architecture, scaled rope or a missing field.
     """
     architecture = required(reader, "general.architecture")
-    if architecture != "llama":
+    if architecture not in ARCHITECTURES:
         raise BatonError(
             ErrorCode.FAILED_PRECONDITION,
-            f"got GGUF architecture {architecture!r}, expected 'llama'; others are not read",
+            f"got GGUF architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}; give the model as a "
+            "folder with safetensors",
         )
-    scaling = field(reader, "llama.rope.scaling.type", "none")
+    scaling = field(reader, f"{architecture}.rope.scaling.type", "none")
     if scaling != "none":
         raise BatonError(
             ErrorCode.FAILED_PRECONDITION, f"got rope scaling {scaling!r}, expected none; it is not served"
         )
-    num_heads = required(reader, "llama.attention.head_count")
-    hidden_size = required(reader, "llama.embedding_length")
-    return LlamaMetadata(
+    num_heads = required(reader, f"{architecture}.attention.head_count")
+    hidden_size = required(reader, f"{architecture}.embedding_length")
+    return GgufMetadata(
+        architecture=architecture,
         name=field(reader, "general.name", ""),
         hidden_size=hidden_size,
-        intermediate_size=required(reader, "llama.feed_forward_length"),
-        num_layers=required(reader, "llama.block_count"),
+        intermediate_size=required(reader, f"{architecture}.feed_forward_length"),
+        num_layers=required(reader, f"{architecture}.block_count"),
         num_heads=num_heads,
-        num_kv_heads=field(reader, "llama.attention.head_count_kv", num_heads),
-        head_dim=field(reader, "llama.attention.key_length", hidden_size // num_heads),
+        num_kv_heads=field(reader, f"{architecture}.attention.head_count_kv", num_heads),
+        head_dim=field(reader, f"{architecture}.attention.key_length", hidden_size // num_heads),
         vocab_size=len(required(reader, "tokenizer.ggml.tokens")),
-        norm_eps=shortest(required(reader, "llama.attention.layer_norm_rms_epsilon")),
-        rope_theta=shortest(field(reader, "llama.rope.freq_base", 10000.0)),
-        max_position_embeddings=required(reader, "llama.context_length"),
+        norm_eps=shortest(required(reader, f"{architecture}.attention.layer_norm_rms_epsilon")),
+        rope_theta=shortest(field(reader, f"{architecture}.rope.freq_base", 10000.0)),
+        max_position_embeddings=required(reader, f"{architecture}.context_length"),
         tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
         bos_token_id=field(reader, "tokenizer.ggml.bos_token_id"),
         eos_token_id=required(reader, "tokenizer.ggml.eos_token_id"),
@@ -91,11 +106,12 @@ def shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def model_config(metadata: LlamaMetadata) -> dict[str, Any]:
-    """config.json in the form of LlamaForCausalLM."""
+def model_config(metadata: GgufMetadata) -> dict[str, Any]:
+    """config.json in the form of the architecture's class."""
+    hf_class, model_type = ARCHITECTURES[metadata.architecture]
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [hf_class],
+        "model_type": model_type,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": metadata.bos_token_id,
@@ -120,7 +136,7 @@ def model_config(metadata: LlamaMetadata) -> dict[str, Any]:
     }
 
 
-def generation_config(metadata: LlamaMetadata) -> dict[str, Any]:
+def generation_config(metadata: GgufMetadata) -> dict[str, Any]:
     """generation_config.json: the special ids."""
     return {
         "bos_token_id": metadata.bos_token_id,

@@ -1,6 +1,6 @@
-"""A Llama-architecture GGUF's weights as float32 safetensors under Hugging Face's names."""
+"""A GGUF's weights as float32 safetensors under Hugging Face's names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,47 +8,29 @@ from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 
 from baton.errors import BatonError, ErrorCode
-from baton.fetch.gguf_metadata import LlamaMetadata
+from baton.fetch.gguf_metadata import GgufMetadata
+from baton.fetch.gguf_names import hf_names
 from baton.fetch.progress import Progress
 from baton.safetensors_file import Float32, write_float32
 
-_TOP = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_IN_LAYER = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
 
-
-def hf_name(gguf_name: str) -> str:
-    """The Hugging Face name of a Llama tensor: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight".
+def hf_name(gguf_name: str, names: Mapping[str, str]) -> str:
+    """The Hugging Face name of a tensor: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight".
 
     Raises:
-        BatonError: FAILED_PRECONDITION for a tensor that a Llama model does not have.
+        BatonError: FAILED_PRECONDITION for a tensor that no served model of this architecture has.
     """
-    match gguf_name.split("."):
-        case ["blk", layer, module, "weight"] if module in _IN_LAYER:
-            return f"model.layers.{layer}.{_IN_LAYER[module]}.weight"
-        case [module, "weight"] if module in _TOP:
-            return f"{_TOP[module]}.weight"
+    module, _, kind = gguf_name.rpartition(".")
+    if module in names and kind in ("weight", "bias"):
+        return f"{names[module]}.{kind}"
     raise BatonError(
         ErrorCode.FAILED_PRECONDITION,
-        f"got tensor {gguf_name!r}, expected only the weights of a Llama model (no biases, no rope factors)",
+        f"got tensor {gguf_name!r}, expected only weights and biases of a dense model without rope factors",
     )
 
 
 def unpermute(weight: Float32, num_heads: int) -> Float32:
-    """Rows of a Q or K projection ([heads * head_dim, in]) from GGUF's order to Hugging Face's.
+    """Rows of a Q or K projection ([heads * head_dim, in], or its bias) from GGUF's order to Hugging Face's.
 
     Llama GGUFs keep each head's rows in pairs (0, d/2), (1, d/2 + 1), ... for interleaved rotary embedding; Hugging
     Face rotates halves and wants 0 .. d/2 - 1 before d/2 .. d - 1.
@@ -58,9 +40,14 @@ def unpermute(weight: Float32, num_heads: int) -> Float32:
     return grouped.swapaxes(1, 2).reshape(weight.shape)
 
 
-def convert_weights(reader: GGUFReader, metadata: LlamaMetadata, out: Path, progress: Progress) -> None:
-    """Dequantizes all tensors into one safetensors file, one tensor in memory at a time."""
-    named = sorted((hf_name(tensor.name), tensor) for tensor in reader.tensors)
+def convert_weights(reader: GGUFReader, metadata: GgufMetadata, out: Path, progress: Progress) -> None:
+    """Dequantizes all tensors into one safetensors file, one tensor in memory at a time.
+
+    Raises:
+        BatonError: FAILED_PRECONDITION naming a tensor that is unknown or of a type that cannot be read.
+    """
+    names = hf_names(metadata.architecture, metadata.num_layers)
+    named = sorted((hf_name(tensor.name, names), tensor) for tensor in reader.tensors)
     shapes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in named}
     total = 4 * sum(int(tensor.n_elements) for _, tensor in named)
 
@@ -75,10 +62,19 @@ def convert_weights(reader: GGUFReader, metadata: LlamaMetadata, out: Path, prog
     write_float32(out, shapes, converted())
 
 
-def _convert(name: str, tensor: ReaderTensor, shape: tuple[int, ...], metadata: LlamaMetadata) -> Float32:
-    weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False).reshape(shape)
-    if name.endswith("self_attn.q_proj.weight"):
+def _convert(name: str, tensor: ReaderTensor, shape: tuple[int, ...], metadata: GgufMetadata) -> Float32:
+    try:
+        weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False).reshape(shape)
+    except NotImplementedError as error:
+        raise BatonError(
+            ErrorCode.FAILED_PRECONDITION,
+            f"got tensor {tensor.name!r} of type {tensor.tensor_type.name}, which the gguf package cannot dequantize; "
+            "quantize the model to another type",
+        ) from error
+    if not metadata.rotates_pairs:
+        return weight
+    if name.endswith(("self_attn.q_proj.weight", "self_attn.q_proj.bias")):
         return unpermute(weight, metadata.num_heads)
-    if name.endswith("self_attn.k_proj.weight"):
+    if name.endswith(("self_attn.k_proj.weight", "self_attn.k_proj.bias")):
         return unpermute(weight, metadata.num_kv_heads)
     return weight

@@ -10,6 +10,7 @@ from typing import Self
 from baton.config import StackOptions
 from baton.errors import BatonError, ErrorCode
 from baton.fetch import resolve_model
+from baton.load_options import default_name, is_gguf
 from baton.local.child import Child
 from baton.local.commands import SERVICES, ServiceCommand, Surroundings, gateway_command, redis_command, worker_commands
 from baton.local.ports import check_can_listen, free_port
@@ -152,7 +153,7 @@ class LocalStack:
         self._collector = Collector(forward_to=options.otlp_endpoint)
         self.otlp_address = self._collector.address
         self._start_redis(deadline_s)
-        name = options.model_name or model_path.name
+        name = options.model_name or (default_name(options.model) if is_gguf(options.model) else model_path.name)
         around = Surroundings(model_path, name, self.redis_url, self.otlp_address, self.run_folder)
         workers = worker_commands(options, around, self._services)
         gateway = gateway_command(options, around, self._services["gateway"])

@@ -10,6 +10,9 @@ from baton_kernels.attention import PagedBatch
 class Model(ABC):
     """A loaded model. Called from the engine core's one thread, in inference mode."""
 
+    # As in KvLayout. Names whose code it is, too: elements of a head may stand in an order of that code's own.
+    kv_order = "head,layer,kv,token,dim"
+
     @abstractmethod
     def forward(self, token_ids: Tensor, positions: Tensor, pool: Tensor, batch: PagedBatch) -> Tensor:
         """Runs all layers over a flattened batch.
@@ -20,7 +23,7 @@ class Model(ABC):
             pool: [num_blocks, kv_heads, layers, 2, block_size, head_dim]; the new tokens' KV is written into it
 
         Returns:
-            [tokens, hidden] before the last norm
+            [tokens, hidden] for `logits`
         """
 
     @abstractmethod

@@ -24,6 +24,8 @@ BRIDGES = {"FalconForCausalLM": bridge_falcon}
 class TransformersModel(Model):
     """Any causal model of transformers that consists of token-wise parts and causal attention."""
 
+    kv_order = f"{Model.kv_order} (transformers)"
+
     def __init__(self, model: Any, windows: tuple[int | None, ...], max_model_len: int) -> None:
         """Takes over a loaded model; `engine.models.probe` says whether it is of that kind.
 

@@ -91,6 +91,8 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
         "--port": "0",
         "--redis-url": stack.redis_url,
         "--otlp-endpoint": stack.otlp_address,
+        "--load-format": "auto",
+        "--model-impl": "auto",
         "--device": "cpu",
         "--dtype": "bfloat16",
         "--block-size": "16",
@@ -107,7 +109,16 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
     }
     flags = worker[2:]
     assert dict(zip(flags[::2], flags[1::2], strict=True)) == expected
-    common = {"--behaviour", "--model", "--model-name", "--host", "--port", "--port-file", "--redis-url"}
+    common = {
+        "--behaviour",
+        "--load-format",
+        "--model",
+        "--model-name",
+        "--host",
+        "--port",
+        "--port-file",
+        "--redis-url",
+    }
     assert set(gateway[::2]) == common | {"--otlp-endpoint"}
 
 

@@ -45,7 +45,7 @@ def exact_q8_0(rng: np.random.Generator, rows: int, columns: int) -> Weight:
     return (steps * 2.0**-9).reshape(rows, columns).astype(np.float32)
 
 
-def hf_weights() -> dict[str, Weight]:
+def hf_weights(architecture: str = "llama") -> dict[str, Weight]:
     """What the converted model must hold, bit for bit."""
     rng = np.random.default_rng(0)
     weights = {
@@ -63,6 +63,15 @@ def hf_weights() -> dict[str, Weight]:
         weights[prefix + "mlp.down_proj.weight"] = exact_q4_1(rng, HIDDEN, INTERMEDIATE)
         weights[prefix + "input_layernorm.weight"] = rng.random(HIDDEN, np.float32)
         weights[prefix + "post_attention_layernorm.weight"] = rng.random(HIDDEN, np.float32)
+    if architecture == "qwen2":
+        for layer in range(LAYERS):
+            for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+                bias = rng.random(heads * HEAD_DIM, np.float32)
+                weights[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = bias
+    if architecture == "qwen3":
+        for layer in range(LAYERS):
+            for part in "qk":
+                weights[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = rng.random(HEAD_DIM, np.float32)
     return weights
 
 
@@ -85,6 +94,8 @@ _GGUF_NAMES = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
 }
 
 
@@ -96,6 +107,7 @@ def write_gguf(file: Path, architecture: str = "llama", pre_tokenizer: str = "sm
     writer.add_feed_forward_length(INTERMEDIATE)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD_DIM)
     writer.add_rope_freq_base(100000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
@@ -109,8 +121,8 @@ def write_gguf(file: Path, architecture: str = "llama", pre_tokenizer: str = "sm
     writer.add_pad_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_chat_template(TEMPLATE)
-    for name, weight in hf_weights().items():
-        _add(writer, name, weight)
+    for name, weight in hf_weights(architecture).items():
+        _add(writer, name, weight, is_permuted=architecture == "llama")
     if extra_tensor:
         writer.add_tensor(extra_tensor, np.zeros(HIDDEN, np.float32))
     writer.write_header_to_file()
@@ -119,7 +131,7 @@ def write_gguf(file: Path, architecture: str = "llama", pre_tokenizer: str = "sm
     writer.close()
 
 
-def _add(writer: gguf.GGUFWriter, name: str, weight: Weight) -> None:
+def _add(writer: gguf.GGUFWriter, name: str, weight: Weight, is_permuted: bool) -> None:
     if name == "model.embed_tokens.weight":
         kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor("token_embd.weight", gguf.quants.quantize(weight, kind), raw_dtype=kind)
@@ -127,14 +139,15 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Weight) -> None:
     if name == "model.norm.weight":
         writer.add_tensor("output_norm.weight", weight)
         return
-    layer, module = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
-    gguf_name = f"blk.{layer}.{_GGUF_NAMES[module]}.weight"
+    path, _, kind_of_tensor = name.removeprefix("model.layers.").rpartition(".")
+    layer, module = path.split(".", 1)
+    gguf_name = f"blk.{layer}.{_GGUF_NAMES[module]}.{kind_of_tensor}"
     if weight.ndim == 1:
         writer.add_tensor(gguf_name, weight)
         return
     heads = {"self_attn.q_proj": HEADS, "self_attn.k_proj": KV_HEADS}.get(module)
     kind = gguf.GGMLQuantizationType.Q4_1
-    stored = permuted(weight, heads) if heads else weight
+    stored = permuted(weight, heads) if heads and is_permuted else weight
     writer.add_tensor(gguf_name, gguf.quants.quantize(stored, kind), raw_dtype=kind)
 
 

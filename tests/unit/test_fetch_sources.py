@@ -15,6 +15,8 @@ from baton.fetch.cache import cached_folder, resolve_model
 from baton.fetch.checksums import read_sums
 from baton.fetch.convert import convert_gguf
 from baton.fetch.fetch import fetch_model
+from baton.load_options import LoadFormat
+from baton.model_folder import servable_folder
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,35 @@ def test_resolving_fetches_nothing_and_says_how_to(folder: Path, name: str, mess
     with pytest.raises(BatonError, match=message) as caught:
         resolve_model(name)
     assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+def test_a_gguf_file_is_converted_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_HOME", str(tmp_path / "home"))
+    file = tmp_path / "tiny.gguf"
+    with pytest.raises(BatonError, match=r"tiny\.gguf, which is no file"):
+        fetch_model(str(file))
+    write_gguf(file)
+    with pytest.raises(BatonError, match=r"run `baton fetch .*/tiny.gguf` first"):
+        resolve_model(str(file))
+    stages: list[str] = []
+    folder = fetch_model(str(file), lambda stage, done, total: stages.append(stage))
+    assert "convert" in stages
+    assert resolve_model(str(file)) == servable_folder(file, LoadFormat.AUTO) == folder
+    stages.clear()
+    assert fetch_model(str(file), lambda stage, done, total: stages.append(stage)) == folder
+    assert not stages
+    os.utime(file, ns=(0, 0))
+    assert fetch_model(str(file)) != folder
+
+
+@pytest.mark.parametrize(("model", "load_format"), [("x.gguf", "dummy"), ("x.gguf", "safetensors"), ("x", "gguf")])
+def test_paths_and_formats_that_do_not_go_together_are_refused(model: str, load_format: str) -> None:
+    with pytest.raises(BatonError, match=f"--load-format: got {load_format} for {model}, expected"):
+        servable_folder(model, LoadFormat(load_format))
+
+
+def test_a_folder_needs_no_conversion(folder: Path) -> None:
+    for load_format in (LoadFormat.AUTO, LoadFormat.SAFETENSORS, LoadFormat.DUMMY):
+        assert servable_folder(str(folder), load_format) == folder

@@ -7,24 +7,29 @@ import torch
 from test_transformers_models import GATED, SERVED, write_model
 from transformers import AutoModelForCausalLM
 
-from baton.load_options import LoadFormat
+from baton.errors import BatonError
+from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, SamplingParams, WorkerRef
 from engine.config import CacheConfig, EngineConfig, SchedulerConfig
 from engine.context import EngineContext
 from engine.messages import AddLocal, Event, Finished, Tokens
 from engine.roles.local import LocalRole
+from kv_transfer.layout import check_compatible
 from tests.fakes.role_pair import of, token_ids, turn
 
 BLOCK, NEW_TOKENS = 8, 8
 
 
-def make_role(folder: Path, events: list[Event], load_format: LoadFormat = LoadFormat.AUTO) -> LocalRole:
+def make_role(
+    folder: Path, events: list[Event], load_format: LoadFormat = LoadFormat.AUTO, impl: ModelImpl = ModelImpl.AUTO
+) -> LocalRole:
     """Chunks of at most 16 tokens."""
     config = EngineConfig(
         model_path=str(folder),
         role=Role.AGGREGATED,
         worker=WorkerRef("local", "life-1"),
         load_format=load_format,
+        model_impl=impl,
         max_model_len=128,
         cache=CacheConfig(block_size=BLOCK, kv_cache_bytes=4 << 20),
         scheduler=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
@@ -61,6 +66,13 @@ def test_greedy_tokens_with_chunks_and_a_prefix_hit(tmp_path: Path, name: str) -
     assert generate(role, events, "second", second) == expected(folder, second)
     assert of(events, "second", Tokens)[0].cached_tokens == 40
     assert role.check_integrity() == []
+
+
+def test_kv_by_other_code_is_refused_by_name(tiny_llama: Path) -> None:
+    """Its elements may stand in another order, which nothing else would show."""
+    native, other = (make_role(tiny_llama, [], impl=impl) for impl in (ModelImpl.NATIVE, ModelImpl.TRANSFORMERS))
+    with pytest.raises(BatonError, match=r"order: .* \(transformers\) .*, with the same --model-impl"):
+        check_compatible(other.context.runner.layout, native.context.runner.layout)
 
 
 @pytest.mark.parametrize("name", ["olmo2", "llama"])  # by transformers' code, and by ours

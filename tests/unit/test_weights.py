@@ -41,11 +41,12 @@ def write_shards(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["mapped", "staged"])
+@pytest.fixture(params=["mapped", "staged", pytest.param("gpu", marks=pytest.mark.gpu)])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TensorSource]:
     """Both ways to read; on a GPU the second one is taken, and it does the same without one."""
     write_shards(tmp_path)
-    source = MappedSource(tmp_path) if request.param == "mapped" else StagedSource(tmp_path, CPU)
+    device = torch.device("cuda" if request.param == "gpu" else "cpu")
+    source = MappedSource(tmp_path) if request.param == "mapped" else StagedSource(tmp_path, device)
     yield source
     source.close()
 
@@ -56,7 +57,7 @@ def test_sharded_tensors_come_out_whole(source: TensorSource, dtype: torch.dtype
     for name, tensor in TENSORS.items():
         got = source.read(name, dtype)
         assert got.dtype == dtype
-        assert torch.equal(got, tensor.to(dtype))
+        assert torch.equal(got.cpu(), tensor.to(dtype))
         out = torch.full_like(got, 7)
         source.read_into(name, out)
         assert torch.equal(out, got)
