@@ -93,7 +93,7 @@ def parse_model(text: str) -> str:
     Raises:
         BadArgument: as `resolve_model`.
     """
-    if looks_like_path(text):
+    if looks_like_path(text) or is_gguf(text):
         return text
     try:
         return str(resolve_model(text))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from baton.errors import BatonError, ErrorCode
-from baton_kernels.attention import PagedBatch, paged_attention, write_kv
+from baton_kernels.attention import PagedBatch, paged_attention, rotate_and_write
 
 NAME = "baton_paged"
 # What models pass along that says nothing new to attention over a paged pool: the step knows the positions.
@@ -116,10 +116,12 @@ def attend(
             )
     if layer >= layers:
         raise unserved(f"it has a layer {layer}, where the KV pool has {layers} layers")
-    keys_values = torch.stack((key[0].transpose(0, 1), value[0].transpose(0, 1))).to(pool.dtype)
-    write_kv(pool, layer, batch, keys_values)
-    queries = query[0].transpose(0, 1).to(pool.dtype).contiguous()
-    scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
+    parts = [part[0].transpose(0, 1) for part in (query, key, value)]  # [tokens, heads, head_dim] each
+    qkv = torch.cat(parts, dim=1).to(pool.dtype)
+    # The model has rotated by now; an embedding that turns nothing leaves it at that, on every backend.
+    cos = torch.ones(qkv.shape[0], head_dim, dtype=qkv.dtype, device=qkv.device)
+    queries = rotate_and_write(qkv, cos, torch.zeros_like(cos), pool, layer, batch, query.shape[1])
+    scale = head_dim**-0.5 if scaling is None else scaling
     return paged_attention(queries, pool, layer, batch, scale, window, softcap)[None].to(value.dtype)
 
 
