@@ -20,7 +20,7 @@ class ErrorCode(enum.StrEnum):
 class Reason(enum.StrEnum):
     """What the code alone does not tell, for whoever has to decide whether to try elsewhere; travels in ErrorInfo."""
 
-    DRAINING = "draining"  # the worker takes nothing new, or has ended what it could not finish
+    DRAINING = "draining"  # the worker is being stopped: it takes nothing new, or has ended what it could not finish
     ENGINE_DIED = "engine_died"
 
 

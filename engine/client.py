@@ -200,7 +200,8 @@ class EngineClient:
 
     def _unavailable(self, reason: str) -> BatonError:
         message = f"engine core of worker {self._worker_name} {reason}; send the request to another worker"
-        return BatonError(ErrorCode.UNAVAILABLE, message, reason=None if self._closing else Reason.ENGINE_DIED)
+        why = Reason.DRAINING if self._closing else Reason.ENGINE_DIED
+        return BatonError(ErrorCode.UNAVAILABLE, message, reason=why)
 
     async def _write(self, first: bytes) -> None:
         """Sends what accumulated since the last turn of the loop, as one frame."""

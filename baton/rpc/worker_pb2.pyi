@@ -262,16 +262,6 @@ class CheckIntegrityRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class DrainRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class DrainResponse(_message.Message):
-    __slots__ = ("calls_running",)
-    CALLS_RUNNING_FIELD_NUMBER: _ClassVar[int]
-    calls_running: int
-    def __init__(self, calls_running: _Optional[int] = ...) -> None: ...
-
 class WorkerStats(_message.Message):
     __slots__ = ("blocks_total", "blocks_free", "blocks_cached", "blocks_active", "blocks_quarantined", "requests_running", "requests_waiting", "grants_open", "steps", "prefix_query_tokens", "prefix_hit_tokens", "preemptions", "digest_mismatches")
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]

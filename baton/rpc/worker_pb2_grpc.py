@@ -422,11 +422,6 @@ class WorkerControlStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
                 _registered_method=True)
-        self.Drain = channel.unary_unary(
-                '/baton.v1.WorkerControl/Drain',
-                request_serializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
-                response_deserializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
-                _registered_method=True)
 
 
 class WorkerControlServicer(object):
@@ -451,13 +446,6 @@ class WorkerControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Drain(self, request, context):
-        """Takes nothing new from now on; the process ends when what runs has ended, or at its --drain-timeout-s. Idempotent.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_WorkerControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -475,11 +463,6 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.CheckIntegrity,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.SerializeToString,
-            ),
-            'Drain': grpc.unary_unary_rpc_method_handler(
-                    servicer.Drain,
-                    request_deserializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.FromString,
-                    response_serializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -563,33 +546,6 @@ class WorkerControl(object):
             '/baton.v1.WorkerControl/CheckIntegrity',
             baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
             baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Drain(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/baton.v1.WorkerControl/Drain',
-            baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
-            baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
