@@ -7,11 +7,12 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from baton.arguments import DEFAULT_KV_CACHE_BYTES, BadArgument, parse_bytes, show_bytes
+from baton.arguments import BadArgument, parse_bytes, show_bytes
 from baton.errors import BatonError, invalid
 from baton.load_options import LoadFormat, ModelImpl
 
 ENVIRONMENT_PREFIX = "BATON_"
+POLICIES = ("fcfs", "priority")
 DTYPES = ("float32", "bfloat16", "float16")
 PROCESS_CONNECTORS = ("nixl",)  # those of kv_transfer/registry.py that work between processes
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -41,12 +42,21 @@ class StackOptions:
     dtype: str = _option("float32", "Of weights and KV: float32, bfloat16 or float16.")
     connector: str = _option("nixl", "How KV moves between workers.")
     block_size: int = _option(16, "Tokens in a KV block.")
-    kv_cache_bytes: int = _option(
-        DEFAULT_KV_CACHE_BYTES, "Size of each worker's KV pool, for example 512MiB.", parse_bytes, show_bytes
+    kv_cache_bytes: int | None = _option(
+        None,
+        "Size of each worker's KV pool, for example 512MiB; default: 1 GiB on the CPU, on a GPU what "
+        "--gpu-memory-utilization leaves.",
+        parse_bytes,
+        show_bytes,
+    )
+    gpu_memory_utilization: float = _option(0.9, "Share of a GPU's memory for all workers together.")
+    swap_space_bytes: int = _option(
+        512 << 20, "Each decode worker's host memory for preempted requests; 0: none.", parse_bytes, show_bytes
     )
     max_model_len: int | None = _option(None, "Longest prompt plus answer in tokens; default: the model's.")
     max_num_batched_tokens: int = _option(512, "Tokens in one engine step.")
     max_num_seqs: int = _option(64, "Requests in one engine step.")
+    scheduling_policy: str = _option("fcfs", "Who is served first: fcfs or priority.")
     num_threads: int | None = _option(None, "CPU threads of each worker; default: all cores.")
     lease_s: float = _option(60.0, "How long a grant for a KV transfer lives.")
     longest_write_s: float = _option(2.0, "The longest that one KV write can take.")
@@ -60,6 +70,7 @@ class StackOptions:
         """
         at_least = {"prefill": 1, "decode": 1, "block_size": 1, "kv_cache_bytes": 1 << 20}
         at_least |= {"max_model_len": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1, "num_threads": 1}
+        at_least |= {"swap_space_bytes": 0}
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -72,10 +83,19 @@ class StackOptions:
         for name, known in (("load_format", LoadFormat), ("model_impl", ModelImpl)):
             if getattr(self, name) not in list(known):
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected one of {', '.join(known)}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise invalid(f"got --gpu-memory-utilization {self.gpu_memory_utilization}, expected above 0 and at most 1")
+        if self.scheduling_policy not in POLICIES:
+            raise invalid(f"got --scheduling-policy {self.scheduling_policy}, expected one of {', '.join(POLICIES)}")
         if self.dtype not in DTYPES:
             raise invalid(f"got --dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
         if self.connector not in PROCESS_CONNECTORS:
             raise invalid(f"got --connector {self.connector}, expected {' or '.join(PROCESS_CONNECTORS)}")
+
+    @property
+    def num_workers(self) -> int:
+        """All that share the device."""
+        return self.decode + (0 if self.aggregated else self.prefill)
 
 
 class Setting(typing.NamedTuple):

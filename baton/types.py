@@ -14,6 +14,9 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"  # max_tokens or the context length
 
 
+PRIORITIES = range(-100, 101)  # of requests; lower is earlier
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a request's tokens are chosen; validated by the gateway, so every field is in range here.
 
@@ -154,6 +157,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     prefix_hit_tokens: int = 0
     preemptions: int = 0
     digest_mismatches: int = 0
+    swap_preemptions: int = 0
+    swap_blocks_used: int = 0
 
 
 class Role(enum.StrEnum):

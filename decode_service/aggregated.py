@@ -62,5 +62,7 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
             raise invalid(f"request {request.request_id}: got {got}; worker {self._worker_name} needs a local prompt")
         prompt = prompt_of(request.request_id, request.local.prompt_token_ids)
         sampling = sampling_from_pb(request.local.sampling)
-        output = tuple(request.local.output_token_ids)
-        return self._engine.submit(AddLocal(request.request_id, request.epoch, prompt, sampling, output))
+        local = request.local
+        return self._engine.submit(
+            AddLocal(request.request_id, request.epoch, prompt, sampling, tuple(local.output_token_ids), local.priority)
+        )

@@ -31,7 +31,14 @@ class DecodeServicer(AggregatedServicer):
         prompt = prompt_of(request.request_id, request.prompt_token_ids)
         sampling = sampling_from_pb(request.sampling)
         stream = self._engine.submit(
-            Reserve(request.request_id, request.epoch, prompt, sampling, tuple(request.output_token_ids))
+            Reserve(
+                request.request_id,
+                request.epoch,
+                prompt,
+                sampling,
+                tuple(request.output_token_ids),
+                request.priority,
+            )
         )
         try:
             event = await anext(stream)

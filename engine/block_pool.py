@@ -74,6 +74,15 @@ class BlockPool:
             self._block_of[block_hash] = block
             self._stored.append(block_hash)
 
+    def reset_cache(self) -> int:
+        """Frees every cached block, and says how many; content that somebody references stays findable."""
+        blocks = list(self._cached)
+        self._cached.clear()
+        for block in blocks:
+            self._forget(block)
+        self._free.extend(blocks)
+        return len(blocks)
+
     def release(self, blocks: Iterable[int]) -> None:
         """Drops one reference of each. Given last first, a sequence's tail is evicted before its head."""
         for block in blocks:

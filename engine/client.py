@@ -26,10 +26,12 @@ from engine.messages import (
     GetStats,
     LeaseExtended,
     LeaseRenewed,
+    PrefixCacheReset,
     Ready,
     RenewLease,
     Reply,
     Reserve,
+    ResetPrefixCache,
     Shutdown,
     StatsReply,
     Timeline,
@@ -167,6 +169,15 @@ class EngineClient:
             lambda call_id: ExtendLease(call_id, request_id, epoch, deadline_unix_ns)
         )
         return reply.known
+
+    async def reset_prefix_cache(self) -> int:
+        """Drops cached blocks that nobody uses, and says how many.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        reply: PrefixCacheReset = await self._call(ResetPrefixCache)
+        return reply.num_blocks
 
     async def _call(self, make: Callable[[int], Command]) -> Any:
         self._check_alive()

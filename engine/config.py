@@ -2,11 +2,11 @@
 
 import msgspec
 
-from baton.arguments import DEFAULT_KV_CACHE_BYTES
 from baton.errors import invalid
 from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, WorkerRef
 
+POLICIES = ("fcfs", "priority")
 _BLOCK_SIZES = range(8, 129, 8)
 _MAX_LEASE_S = 86_400.0  # keeps every deadline within the 64 bits that it travels in
 
@@ -15,7 +15,9 @@ class CacheConfig(msgspec.Struct, frozen=True):
     """The KV pool."""
 
     block_size: int = 16  # tokens
-    kv_cache_bytes: int = DEFAULT_KV_CACHE_BYTES
+    kv_cache_bytes: int | None = None  # None: what `engine.kv_sizing` says
+    gpu_memory_utilization: float = 0.9  # share of a GPU's memory for weights, activations and the pool
+    swap_space_bytes: int = 512 << 20  # host memory for the KV of preempted requests; 0: recompute them
     enable_prefix_caching: bool = True
 
 
@@ -25,6 +27,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 64
     growth_reserve_blocks: int = 2  # kept free for each running request's next tokens when admitting another
+    policy: str = "fcfs"  # or "priority"
+    priority_aging_s: float = 10.0  # under "priority": waiting so long counts as one level
+    long_prefill_token_threshold: int | None = None  # most tokens of one prompt while others want some; None: half
+
+    @property
+    def prompt_share(self) -> int:
+        """Most tokens of one prompt in a step while others want some."""
+        return self.long_prefill_token_threshold or self.max_num_batched_tokens // 2
 
 
 class LeaseConfig(msgspec.Struct, frozen=True):
@@ -91,6 +101,30 @@ def _problem_with_steps(config: EngineConfig) -> str | None:
         return f"--max-model-len: got {config.max_model_len}, expected at least 2: a token in and a token out"
     if config.num_threads is not None and config.num_threads < 1:
         return f"--num-threads: got {config.num_threads}, expected at least 1; leave it out for torch's default"
+    return _problem_with_policy(steps, block_size) or _problem_with_memory(config.cache)
+
+
+def _problem_with_policy(steps: SchedulerConfig, block_size: int) -> str | None:
+    threshold = steps.long_prefill_token_threshold
+    if threshold is not None and not block_size <= threshold <= steps.max_num_batched_tokens:
+        return (
+            f"--long-prefill-token-threshold: got {threshold}, expected {block_size} (--block-size) to "
+            f"{steps.max_num_batched_tokens} (--max-num-batched-tokens)"
+        )
+    if steps.policy not in POLICIES:
+        return f"--scheduling-policy: got {steps.policy!r}, expected one of {', '.join(POLICIES)}"
+    if not 0 < steps.priority_aging_s <= _MAX_LEASE_S:  # also for NaN
+        return (
+            f"--priority-aging-s: got {steps.priority_aging_s:g}, expected seconds above 0 and at most {_MAX_LEASE_S:g}"
+        )
+    return None
+
+
+def _problem_with_memory(cache: CacheConfig) -> str | None:
+    if not 0 < cache.gpu_memory_utilization <= 1:
+        return f"--gpu-memory-utilization: got {cache.gpu_memory_utilization:g}, expected above 0 and at most 1"
+    if cache.swap_space_bytes < 0:
+        return f"--swap-space-bytes: got {cache.swap_space_bytes}, expected at least 0"
     return None
 
 

@@ -16,10 +16,17 @@ from engine.grammar.registry import make_backend
 from engine.grammar.state import GrammarState
 from engine.messages import AddLocal, AddPrefill, CacheChanged, Event, Reserve
 from engine.request import Request
-from engine.request_rules import problem_with_output, problem_with_prompt, problem_with_sampling
+from engine.request_rules import (
+    problem_with_output,
+    problem_with_priority,
+    problem_with_prompt,
+    problem_with_sampling,
+)
 from engine.runner import ModelRunner
 from engine.scheduler.base import Scheduler
 from engine.scheduler.blocks import RequestBlocks
+from engine.scheduler.costs import PreemptionCosts
+from engine.scheduler.preemption import Preemption
 
 
 class GrammarRequest(NamedTuple):
@@ -47,6 +54,7 @@ class EngineContext:
         self.runner = ModelRunner(config, self.spec, self.max_model_len)
         self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)
         self.blocks = RequestBlocks(self.pool, config.cache.block_size)
+        self.costs = PreemptionCosts(self.runner.layout.block_bytes)
         self.num_steps = 0
         self.grammars = GrammarCompiler(lambda: make_backend(self.spec), CompilerLimits())
         self.with_grammar: GrammarRequest | None = None  # for the next `new_request`
@@ -81,6 +89,7 @@ class EngineContext:
             queued_unix_ns=waited.arrived_unix_ns if waited else time.time_ns(),
             last_hash=self._root_hash,
             grammar=waited.grammar if waited else None,
+            priority=command.priority,
         )
 
     def problem_with(self, command: AddLocal | AddPrefill | Reserve) -> str | None:
@@ -90,9 +99,12 @@ class EngineContext:
             problem_with_prompt(command.prompt, vocab_size, self.max_model_len)
             or problem_with_sampling(sampling, vocab_size)
             or problem_with_output(command.prompt, command.output, sampling, vocab_size, self.max_model_len)
+            or problem_with_priority(command.priority)
         )
 
-    def stats(self, scheduler: Scheduler, grants: int = 0, preemptions: int = 0, mismatches: int = 0) -> EngineStats:
+    def stats(
+        self, scheduler: Scheduler, preemption: Preemption | None = None, grants: int = 0, mismatches: int = 0
+    ) -> EngineStats:
         """A snapshot for the service."""
         return EngineStats(
             blocks=self.pool.stats(),
@@ -102,8 +114,10 @@ class EngineContext:
             steps=self.num_steps,
             prefix_query_tokens=self.blocks.num_query_tokens,
             prefix_hit_tokens=self.blocks.num_hit_tokens,
-            preemptions=preemptions,
+            preemptions=preemption.num_preemptions if preemption else 0,
             digest_mismatches=mismatches,
+            swap_preemptions=preemption.num_swaps if preemption else 0,
+            swap_blocks_used=preemption.space.num_used if preemption else 0,
         )
 
 

@@ -26,6 +26,7 @@ class AddLocal(Message, frozen=True, tag=True):
     prompt: tuple[int, ...]
     sampling: SamplingParams
     output: tuple[int, ...] = ()  # replayed: what earlier attempts have delivered; the next token comes behind it
+    priority: int = 0
 
 
 class AddPrefill(Message, frozen=True, tag=True):
@@ -37,6 +38,7 @@ class AddPrefill(Message, frozen=True, tag=True):
     sampling: SamplingParams
     grant: Grant
     output: tuple[int, ...] = ()  # as in AddLocal
+    priority: int = 0
 
 
 class Reserve(Message, frozen=True, tag=True):
@@ -47,6 +49,7 @@ class Reserve(Message, frozen=True, tag=True):
     prompt: tuple[int, ...]
     sampling: SamplingParams
     output: tuple[int, ...] = ()  # as in AddLocal
+    priority: int = 0
 
 
 class Release(Message, frozen=True, tag=True):
@@ -86,11 +89,28 @@ class GetStats(Message, frozen=True, tag=True):
     check: bool = False
 
 
+class ResetPrefixCache(Message, frozen=True, tag=True):
+    """Drop cached blocks that nobody references; answered by `PrefixCacheReset`."""
+
+    call_id: int
+
+
 class Shutdown(Message, frozen=True, tag=True):
     """Abort everything, release the pool and exit 0."""
 
 
-Command = AddLocal | AddPrefill | Reserve | Release | RenewLease | ExtendLease | Abort | GetStats | Shutdown
+Command = (
+    AddLocal
+    | AddPrefill
+    | Reserve
+    | Release
+    | RenewLease
+    | ExtendLease
+    | Abort
+    | GetStats
+    | ResetPrefixCache
+    | Shutdown
+)
 
 
 # --- from the core to the service ---
@@ -228,6 +248,11 @@ class LeaseExtended(Message, frozen=True, tag=True):
     known: bool  # False: nothing is to be written (any more)
 
 
+class PrefixCacheReset(Message, frozen=True, tag=True):
+    call_id: int
+    num_blocks: int  # dropped
+
+
 class CacheChanged(Message, frozen=True, tag=True):
     """Block hashes that this worker's prefix cache gained and lost since the last one; none is in both lists."""
 
@@ -235,7 +260,7 @@ class CacheChanged(Message, frozen=True, tag=True):
     removed: tuple[bytes, ...]
 
 
-Reply = StatsReply | LeaseRenewed | LeaseExtended
+Reply = StatsReply | LeaseRenewed | LeaseExtended | PrefixCacheReset
 Event = (
     Ready | Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Failed | Aborted | Reply | CacheChanged
 )

@@ -23,12 +23,17 @@ def engine_config(options: WorkerOptions, role: Role, worker: WorkerRef) -> Engi
         cache=CacheConfig(
             block_size=options.block_size,
             kv_cache_bytes=options.kv_cache_bytes,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            swap_space_bytes=options.swap_space_bytes,
             enable_prefix_caching=not options.no_prefix_caching,
         ),
         scheduler=SchedulerConfig(
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_num_seqs=options.max_num_seqs,
             growth_reserve_blocks=options.growth_reserve_blocks,
+            policy=options.scheduling_policy,
+            priority_aging_s=options.priority_aging_s,
+            long_prefill_token_threshold=options.long_prefill_token_threshold,
         ),
         lease=LeaseConfig(
             lease_s=options.lease_s,

@@ -8,7 +8,7 @@ import sys
 
 from baton.errors import BatonError
 from engine.context import EngineContext
-from engine.messages import Command, GetStats, Ready, Shutdown, StatsReply
+from engine.messages import Command, GetStats, PrefixCacheReset, Ready, ResetPrefixCache, Shutdown, StatsReply
 from engine.roles.base import EngineRole
 from engine.roles.registry import make_role
 from engine.wire import CoreChannel
@@ -43,6 +43,8 @@ class EngineCore:
         elif isinstance(command, GetStats):
             problems = tuple(self._role.check_integrity()) if command.check else ()
             self._context.emit(StatsReply(command.call_id, self._role.stats(), problems))
+        elif isinstance(command, ResetPrefixCache):
+            self._context.emit(PrefixCacheReset(command.call_id, self._context.pool.reset_cache()))
         else:
             self._role.handle(command)
 

@@ -8,6 +8,7 @@ from engine.grammar.state import GrammarState
 from engine.messages import ComputeSpan, Timeline, WriteSpan
 
 Key = tuple[str, int]  # (request_id, epoch)
+Rank = tuple[float, int]  # lower is served first; engine/scheduler/policy.py
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -27,6 +28,11 @@ class Request:
     num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
     num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
     num_told_positions: int = 1  # of the prompt, whose log-probabilities are out; the first token has none
+    priority: int = 0  # lower is earlier
+    rank: Rank = (0.0, 0)  # given by the scheduler at arrival
+    host_block_ids: list[int] = dataclasses.field(default_factory=list)  # of a preempted request that was swapped out
+    num_swapped_tokens: int = 0  # whose KV is in `host_block_ids`
+    num_lost_tokens: int = 0  # that were computed when it was preempted, until it starts again
     started_unix_ns: int = 0
     first_token_unix_ns: int = 0
     prefill_chunks: list[ComputeSpan] = dataclasses.field(default_factory=list)

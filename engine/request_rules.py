@@ -16,7 +16,7 @@ from baton.sampling_limits import (
     MAX_STOP_TOKEN_IDS,
     problem_with_choice,
 )
-from baton.types import SamplingParams
+from baton.types import PRIORITIES, SamplingParams
 
 _MAX_STOP_TOKEN_IDS = 2 * MAX_STOP_TOKEN_IDS  # the client's and the model's own
 _FLOAT32_MAX = 3.4028234663852886e38  # what the protocol's floats can say
@@ -69,6 +69,13 @@ def problem_with_output(
             f"{sampling.max_tokens}, context {max_model_len}, prompt {len(prompt)}); such a request is over"
         )
     return _outside_vocabulary("output", output, vocab_size)
+
+
+def problem_with_priority(priority: int) -> str | None:
+    """Why a request cannot be ranked, or None: beyond these bounds aging would take too long to help the others."""
+    if priority in PRIORITIES:
+        return None
+    return f"priority: got {priority}, expected {PRIORITIES[0]} to {PRIORITIES[-1]}"
 
 
 def problem_with_sampling(sampling: SamplingParams, vocab_size: int) -> str | None:

@@ -1,7 +1,6 @@
 """Executes a step plan: builds the flattened batch, runs the model over the KV pool, draws the tokens."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,10 +20,13 @@ from baton_kernels.sampling_batch import RowParams, make_batch
 from engine.bans import banned_tokens
 from engine.config import EngineConfig
 from engine.device import open_device
+from engine.kv_sizing import make_sizing
 from engine.logprobs import PromptPart, prompt_logprobs, token_logprobs
 from engine.models.registry import load_model
 from engine.request import Key, Request
-from engine.scheduler.base import StepPlan
+from engine.scheduler.base import BlockCopies, StepPlan
+from engine.scheduler.costs import PreemptionCosts
+from engine.swap_buffer import SwapBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class ModelRunner:
 
         Raises:
             BatonError: INVALID_ARGUMENT for an unknown dtype or device, RESOURCE_EXHAUSTED when one sequence of
-                `max_model_len` does not fit into the pool.
+                `max_model_len` does not fit into the pool, or the pool not into the memory.
         """
         if config.dtype not in _DTYPES:
             raise BatonError(ErrorCode.INVALID_ARGUMENT, f"--dtype: got {config.dtype}, expected one of {[*_DTYPES]}")
@@ -65,26 +67,41 @@ class ModelRunner:
             model_fingerprint=spec.fingerprint,
             rope_variant=spec.rope.variant(max_model_len),
         )
-        self.num_blocks = _num_blocks(config, self.layout, max_model_len)
+        self._num_heads, self._steps, self._max_model_len = spec.num_heads, config.scheduler, max_model_len
+        sizing = make_sizing(config, self.layout, max_model_len, self._device)
         self._model = load_model(
             spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
-        # Zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN.
-        self.pool = torch.zeros(
-            self.num_blocks,
-            spec.num_kv_heads,
-            spec.num_layers,
-            2,
-            config.cache.block_size,
-            spec.head_dim,
-            dtype=_DTYPES[config.dtype],
-            device=self._device,
-        )
-        steps = config.scheduler
+        self.num_blocks = sizing.num_blocks(self._peak_run)
+        self._make_pool(self.num_blocks)
+        self._swap: SwapBuffer | None = None
+
+    def _make_pool(self, num_blocks: int) -> None:
+        """A pool: zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN."""
+        layout, steps = self.layout, self._steps
+        shape = (num_blocks, layout.num_kv_heads, layout.num_layers, 2, layout.block_size, layout.head_dim)
+        self.pool = torch.zeros(shape, dtype=_DTYPES[layout.dtype], device=self._device)
         self._attention = make_attention(
-            "auto", self.pool, spec.num_heads, steps.max_num_batched_tokens, steps.max_num_seqs, max_model_len
+            "auto", self.pool, self._num_heads, steps.max_num_batched_tokens, steps.max_num_seqs, self._max_model_len
         )
+
+    def _peak_run(self, plan: StepPlan, num_blocks: int) -> None:
+        """Executes `plan` over a pool that is there for it alone."""
+        self._make_pool(num_blocks)
+        self.execute(plan)
+        del self.pool, self._attention
+
+    def open_swap_space(self, num_bytes: int, costs: PreemptionCosts) -> int:
+        """Allocates host memory for blocks of preempted requests, and tells `costs` what a copy takes; blocks in it."""
+        self._swap = SwapBuffer(self.pool, num_bytes // self.layout.block_bytes)
+        self._swap.measure(costs)
+        return self._swap.num_blocks
+
+    def swap(self, copies: BlockCopies) -> None:
+        """Moves blocks between the pool and the swap space, which must be open; returns when they have moved."""
+        assert self._swap is not None
+        self._swap.copy(copies)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -120,19 +137,6 @@ class ModelRunner:
     def clear_tail(self, block_id: int, num_tokens: int) -> None:
         """Zeroes what a partly filled block, received from a peer, holds behind its first `num_tokens` tokens."""
         self.pool[block_id, :, :, :, num_tokens:] = 0
-
-
-def _num_blocks(config: EngineConfig, layout: KvLayout, max_model_len: int) -> int:
-    num_blocks = config.cache.kv_cache_bytes // layout.block_bytes
-    needed = math.ceil(max_model_len / layout.block_size)
-    if num_blocks < needed:
-        needed_mib = math.ceil(needed * layout.block_bytes / 2**20)
-        raise BatonError(
-            ErrorCode.RESOURCE_EXHAUSTED,
-            f"--kv-cache-bytes: got {config.cache.kv_cache_bytes / 2**20:.0f} MiB, expected at least {needed_mib} MiB "
-            f"to hold one sequence of {max_model_len} tokens; raise it, or lower --max-model-len",
-        )
-    return num_blocks
 
 
 def _draw(logits: Tensor, requests: list[Request]) -> StepResult:

@@ -44,6 +44,10 @@ class StepOutcome:
 def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     """Runs the next step of `scheduler`."""
     plan = scheduler.schedule()
+    if num_copies := len(plan.copies.outs) + len(plan.copies.ins):
+        start_s = time.perf_counter()
+        context.runner.swap(plan.copies)
+        context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
     if not plan.sequences:
         return StepOutcome([], StepResult({}, {}))
     grammars = [(request, request.grammar) for request, _, sampled in plan.sequences if sampled and request.grammar]
@@ -54,6 +58,7 @@ def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
     end_ns = time.time_ns()
     for request, grammar in grammars:
         grammar.accept(result.tokens[request.key])
+    context.costs.observe_step(plan.num_tokens, len(plan.sequences), (end_ns - start_ns) / 1e9)
     for request, num_tokens, sampled in plan.sequences:
         request.started_unix_ns = request.started_unix_ns or start_ns
         request.num_told_positions += len(result.prompt_logprobs.get(request.key, ()))

@@ -79,6 +79,7 @@ class ApartAttempt(Attempt):
                 sampling=self._job.sampling,
                 grant=self._grant,
                 output_token_ids=self._job.output_token_ids,
+                priority=self._job.priority,
             ),
             timeout=self._job.remaining_s(),
             metadata=self._job.trace.metadata,

@@ -19,6 +19,7 @@ class Job:
     request_id: str  # unique among all requests that workers may still know
     prompt_token_ids: Sequence[int]
     sampling: sampling_pb2.SamplingParams
+    priority: int  # lower is earlier
     deadline: float | None  # the client's, on the event loop's clock
     trace: TraceScope
     limits: Limits

@@ -24,7 +24,10 @@ class LocalAttempt(Attempt):
         self._cached_prompt_tokens = 0
         self._was_connected = worker.connected  # so that it has begun when the stream breaks
         prompt = worker_pb2.LocalPrompt(
-            prompt_token_ids=job.prompt_token_ids, sampling=job.sampling, output_token_ids=job.output_token_ids
+            prompt_token_ids=job.prompt_token_ids,
+            sampling=job.sampling,
+            output_token_ids=job.output_token_ids,
+            priority=job.priority,
         )
         self._stream = worker.decode.Decode(
             worker_pb2.DecodeRequest(request_id=job.request_id, epoch=job.epoch, local=prompt),

@@ -134,6 +134,7 @@ class Orchestrator:
             request_id=f"{request.request_id}-{uuid.uuid4().hex[:12]}",
             prompt_token_ids=request.prompt_token_ids,
             sampling=sampling_to_pb(request.sampling),
+            priority=request.priority,
             deadline=None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s,
             trace=trace,
             limits=self._limits,

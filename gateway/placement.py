@@ -106,6 +106,7 @@ class Placement:
                     prompt_token_ids=job.prompt_token_ids,
                     sampling=job.sampling,
                     output_token_ids=job.output_token_ids,
+                    priority=job.priority,
                 ),
                 timeout=timeout_s if remaining_s is None else min(timeout_s, remaining_s),
                 metadata=job.trace.metadata,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2
-from baton.types import SamplingParams
+from baton.types import PRIORITIES, SamplingParams
 from gateway.no_text import TokensOnlyCodec
 from gateway.prompt import encode_prompt
 from gateway.request_trace import RequestTrace
@@ -24,6 +24,7 @@ class ValidatedRequest:
     request_id: str  # the client's, or made here
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    priority: int  # lower is earlier
     stop_strings: tuple[str, ...]
     include_stop_str_in_output: bool
     skip_special_tokens: bool = True
@@ -54,6 +55,7 @@ class Validator:
         check_ranges(request.sampling, self._spec.vocab_size)
         if request.sampling.stop and not self._codec.has_text:
             raise invalid("stop: got stop strings, but the model has no tokenizer; use stop_token_ids")
+        priority = checked_priority(request.priority)
         with trace.child("gateway.tokenize") as span:
             token_ids = await encode_prompt(request, self._codec, self._spec.vocab_size)
             span.set_attribute("baton.prompt.kind", request.WhichOneof("prompt") or "none")
@@ -71,6 +73,7 @@ class Validator:
             sampling=resolve_sampling(
                 pb, Prompt(len(token_ids), request.echo), self._spec, max_model_len, self._codec.encode_bare
             ),
+            priority=priority,
             stop_strings=tuple(pb.stop),
             include_stop_str_in_output=pb.include_stop_str_in_output,
             skip_special_tokens=skip_special,
@@ -101,6 +104,17 @@ class Validator:
                 ErrorCode.NOT_FOUND,
                 f"model: got {name[:128]!r}, expected one of: {self._spec.name}; change model or leave it empty",
             )
+
+
+def checked_priority(priority: int) -> int:
+    """Raises:
+    BatonError: INVALID_ARGUMENT when it is out of range.
+    """
+    if priority not in PRIORITIES:
+        raise invalid(
+            f"priority: got {priority}, expected {PRIORITIES[0]} (earliest) to {PRIORITIES[-1]}; 0 is the default"
+        )
+    return priority
 
 
 def checked_request_id(request_id: str) -> str:

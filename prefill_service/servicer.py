@@ -110,7 +110,9 @@ def _command(request: worker_pb2.PrefillRequest) -> AddPrefill:
         )
     sampling = sampling_from_pb(request.sampling)
     output = tuple(request.output_token_ids)
-    return AddPrefill(request.request_id, request.epoch, prompt, sampling, grant_from_pb(grant), output)
+    return AddPrefill(
+        request.request_id, request.epoch, prompt, sampling, grant_from_pb(grant), output, request.priority
+    )
 
 
 def _first_token(event: Tokens, stream: EventStream) -> worker_pb2.FirstToken:

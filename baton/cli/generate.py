@@ -53,6 +53,7 @@ def generate(
     prompt_logprobs: Annotated[int | None, typer.Option(help="The same for the prompt; for --json.")] = None,
     echo: Annotated[bool, typer.Option("--echo", help="Show the prompt in front of the answer.")] = False,
     skip_special_tokens: Annotated[bool, typer.Option(help="Leave them out of the text.")] = True,
+    priority: Annotated[int, typer.Option(help="-100 to 100; lower is earlier.")] = 0,
     trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Show the request's trace as a tree.")] = True,
     traces: Annotated[
         str | None, typer.Option(help="host:port of a trace store; default: the running stack's.")
@@ -103,6 +104,7 @@ def generate(
     )
     request = build_request(prompt, model, sampling, chat, system)
     request.echo = echo
+    request.priority = priority
     run_and_show(request, Display(address, traces if trace else None, as_json, timeout_s))
 
 

@@ -99,9 +99,12 @@ def _worker(name: str, prefix: Sequence[str], options: StackOptions, around: Sur
         "dtype": options.dtype,
         "block-size": options.block_size,
         "kv-cache-bytes": options.kv_cache_bytes,
+        "gpu-memory-utilization": options.gpu_memory_utilization / options.num_workers,  # all are on one device
+        "swap-space-bytes": options.swap_space_bytes,
         "max-model-len": options.max_model_len,
         "max-num-batched-tokens": options.max_num_batched_tokens,
         "max-num-seqs": options.max_num_seqs,
+        "scheduling-policy": options.scheduling_policy,
         "num-threads": options.num_threads or available_cores(),
         "connector": options.connector,
         "lease-s": options.lease_s,

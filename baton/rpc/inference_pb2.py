@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.rpc import sampling_pb2 as baton_dot_rpc_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/rpc/inference.proto\x12\x08\x62\x61ton.v1\x1a\x18\x62\x61ton/rpc/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"5\n\nChatPrompt\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xd7\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\'\n\x06tokens\x18\x05 \x01(\x0b\x32\x15.baton.v1.TokenPromptH\x00\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x0c\n\x04\x65\x63ho\x18\x14 \x01(\x08\x42\x08\n\x06prompt\"\xc6\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x07 \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\x08 \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x18\n\x10prompt_token_ids\x18\x15 \x03(\r\"\xa8\x01\n\x08HandOver\x12\x16\n\x0eprefill_worker\x18\x01 \x01(\t\x12\x15\n\rdecode_worker\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x12\n\ncontrol_us\x18\x08 \x01(\x04\"\x13\n\x11ListModelsRequest\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model2\x99\x01\n\tInference\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/rpc/inference.proto\x12\x08\x62\x61ton.v1\x1a\x18\x62\x61ton/rpc/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"5\n\nChatPrompt\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xe9\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\'\n\x06tokens\x18\x05 \x01(\x0b\x32\x15.baton.v1.TokenPromptH\x00\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x0c\n\x04\x65\x63ho\x18\x14 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x08\n\x06prompt\"\xc6\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x07 \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\x08 \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x18\n\x10prompt_token_ids\x18\x15 \x03(\r\"\xa8\x01\n\x08HandOver\x12\x16\n\x0eprefill_worker\x18\x01 \x01(\t\x12\x15\n\rdecode_worker\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x12\n\ncontrol_us\x18\x08 \x01(\x04\"\x13\n\x11ListModelsRequest\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model2\x99\x01\n\tInference\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,17 +39,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENPROMPT']._serialized_start=166
   _globals['_TOKENPROMPT']._serialized_end=198
   _globals['_GENERATEREQUEST']._serialized_start=201
-  _globals['_GENERATEREQUEST']._serialized_end=416
-  _globals['_GENERATERESPONSE']._serialized_start=419
-  _globals['_GENERATERESPONSE']._serialized_end=745
-  _globals['_HANDOVER']._serialized_start=748
-  _globals['_HANDOVER']._serialized_end=916
-  _globals['_LISTMODELSREQUEST']._serialized_start=918
-  _globals['_LISTMODELSREQUEST']._serialized_end=937
-  _globals['_MODEL']._serialized_start=939
-  _globals['_MODEL']._serialized_end=983
-  _globals['_LISTMODELSRESPONSE']._serialized_start=985
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1038
-  _globals['_INFERENCE']._serialized_start=1041
-  _globals['_INFERENCE']._serialized_end=1194
+  _globals['_GENERATEREQUEST']._serialized_end=434
+  _globals['_GENERATERESPONSE']._serialized_start=437
+  _globals['_GENERATERESPONSE']._serialized_end=763
+  _globals['_HANDOVER']._serialized_start=766
+  _globals['_HANDOVER']._serialized_end=934
+  _globals['_LISTMODELSREQUEST']._serialized_start=936
+  _globals['_LISTMODELSREQUEST']._serialized_end=955
+  _globals['_MODEL']._serialized_start=957
+  _globals['_MODEL']._serialized_end=1001
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1003
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1056
+  _globals['_INFERENCE']._serialized_start=1059
+  _globals['_INFERENCE']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

@@ -21,20 +21,22 @@ WORKER_ROLE_DECODE: WorkerRole
 WORKER_ROLE_AGGREGATED: WorkerRole
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "grant", "output_token_ids")
+    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "grant", "output_token_ids", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     grant: _kv_pb2.Grant
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    priority: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class PrefillEvent(_message.Message):
     __slots__ = ("first_token", "done", "prompt_logprobs")
@@ -121,18 +123,20 @@ class ExtendLeaseResponse(_message.Message):
     def __init__(self, known: bool = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "output_token_ids")
+    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "output_token_ids", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    priority: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("grant", "cached_prompt_tokens", "renew_after_ms")
@@ -171,14 +175,16 @@ class DecodeRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., grant_id: _Optional[str] = ..., local: _Optional[_Union[LocalPrompt, _Mapping]] = ...) -> None: ...
 
 class LocalPrompt(_message.Message):
-    __slots__ = ("prompt_token_ids", "sampling", "output_token_ids")
+    __slots__ = ("prompt_token_ids", "sampling", "output_token_ids", "priority")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    priority: int
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
     __slots__ = ("admitted", "tokens", "finished", "prompt_logprobs")
@@ -262,8 +268,18 @@ class CheckIntegrityRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ResetPrefixCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetPrefixCacheResponse(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    def __init__(self, blocks: _Optional[int] = ...) -> None: ...
+
 class WorkerStats(_message.Message):
-    __slots__ = ("blocks_total", "blocks_free", "blocks_cached", "blocks_active", "blocks_quarantined", "requests_running", "requests_waiting", "grants_open", "steps", "prefix_query_tokens", "prefix_hit_tokens", "preemptions", "digest_mismatches")
+    __slots__ = ("blocks_total", "blocks_free", "blocks_cached", "blocks_active", "blocks_quarantined", "requests_running", "requests_waiting", "grants_open", "steps", "prefix_query_tokens", "prefix_hit_tokens", "preemptions", "digest_mismatches", "swap_preemptions", "swap_blocks_used")
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_CACHED_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +293,8 @@ class WorkerStats(_message.Message):
     PREFIX_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_MISMATCHES_FIELD_NUMBER: _ClassVar[int]
+    SWAP_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_BLOCKS_USED_FIELD_NUMBER: _ClassVar[int]
     blocks_total: int
     blocks_free: int
     blocks_cached: int
@@ -290,4 +308,6 @@ class WorkerStats(_message.Message):
     prefix_hit_tokens: int
     preemptions: int
     digest_mismatches: int
-    def __init__(self, blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_active: _Optional[int] = ..., blocks_quarantined: _Optional[int] = ..., requests_running: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., grants_open: _Optional[int] = ..., steps: _Optional[int] = ..., prefix_query_tokens: _Optional[int] = ..., prefix_hit_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ...) -> None: ...
+    swap_preemptions: int
+    swap_blocks_used: int
+    def __init__(self, blocks_total: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_active: _Optional[int] = ..., blocks_quarantined: _Optional[int] = ..., requests_running: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., grants_open: _Optional[int] = ..., steps: _Optional[int] = ..., prefix_query_tokens: _Optional[int] = ..., prefix_hit_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., digest_mismatches: _Optional[int] = ..., swap_preemptions: _Optional[int] = ..., swap_blocks_used: _Optional[int] = ...) -> None: ...

@@ -422,6 +422,11 @@ class WorkerControlStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
                 _registered_method=True)
+        self.ResetPrefixCache = channel.unary_unary(
+                '/baton.v1.WorkerControl/ResetPrefixCache',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerControlServicer(object):
@@ -446,6 +451,13 @@ class WorkerControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetPrefixCache(self, request, context):
+        """Drops what the prefix cache holds and no request uses. Running requests keep their blocks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -463,6 +475,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.CheckIntegrity,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.WorkerStats.SerializeToString,
+            ),
+            'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPrefixCache,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -546,6 +563,33 @@ class WorkerControl(object):
             '/baton.v1.WorkerControl/CheckIntegrity',
             baton_dot_rpc_dot_worker__pb2.CheckIntegrityRequest.SerializeToString,
             baton_dot_rpc_dot_worker__pb2.WorkerStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.WorkerControl/ResetPrefixCache',
+            baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

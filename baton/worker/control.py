@@ -40,6 +40,12 @@ class ControlServicer(worker_pb2_grpc.WorkerControlServicer):
             raise BatonError(ErrorCode.FAILED_PRECONDITION, message)
         return stats_to_pb(answer.stats)
 
+    async def ResetPrefixCache(
+        self, request: worker_pb2.ResetPrefixCacheRequest, context: Context
+    ) -> worker_pb2.ResetPrefixCacheResponse:
+        """Drops cached blocks that nobody uses; the directory hears of it as of any other eviction."""
+        return worker_pb2.ResetPrefixCacheResponse(blocks=await self._engine.reset_prefix_cache())
+
 
 def stats_to_pb(stats: EngineStats) -> worker_pb2.WorkerStats:
     """Field by field."""
@@ -57,4 +63,6 @@ def stats_to_pb(stats: EngineStats) -> worker_pb2.WorkerStats:
         prefix_hit_tokens=stats.prefix_hit_tokens,
         preemptions=stats.preemptions,
         digest_mismatches=stats.digest_mismatches,
+        swap_preemptions=stats.swap_preemptions,
+        swap_blocks_used=stats.swap_blocks_used,
     )

@@ -46,6 +46,9 @@ class Engine(Protocol):
     async def stats(self, check: bool = False) -> StatsAnswer:
         """Raises BatonError UNAVAILABLE when the engine is dead."""
 
+    async def reset_prefix_cache(self) -> int:
+        """Drops cached blocks that nobody uses, and says how many. Raises BatonError UNAVAILABLE when it is dead."""
+
     async def wait_dead(self) -> str:
         """Returns once the engine has ended, with how."""
 

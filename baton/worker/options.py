@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from baton.arguments import DEFAULT_KV_CACHE_BYTES, parse_bytes, show_bytes
+from baton.arguments import parse_bytes
 from baton.config import PROCESS_CONNECTORS
 from baton.fetch.cache import parse_model
 from baton.load_options import LoadFormat, ModelImpl, default_name
@@ -29,10 +29,15 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     device: str
     dtype: str
     block_size: int
-    kv_cache_bytes: int
+    kv_cache_bytes: int | None
+    gpu_memory_utilization: float
+    swap_space_bytes: int
     max_model_len: int | None
     max_num_batched_tokens: int
     max_num_seqs: int
+    long_prefill_token_threshold: int | None
+    scheduling_policy: str
+    priority_aging_s: float
     num_threads: int | None
     connector: str
     lease_s: float
@@ -85,11 +90,23 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV")
     add("--block-size", type=_Count(1), default=16, help="tokens in a KV block")
-    pool = show_bytes(DEFAULT_KV_CACHE_BYTES)
-    add("--kv-cache-bytes", type=parse_bytes, default=pool, help="KV pool, for example 512MiB")
+    add(
+        "--kv-cache-bytes",
+        type=parse_bytes,
+        help="KV pool, for example 512MiB; default: 1GiB on the CPU, on a GPU what --gpu-memory-utilization leaves",
+    )
+    add("--gpu-memory-utilization", type=_share, default=0.9, help="of a GPU: weights, activations and KV pool")
+    add("--swap-space-bytes", type=parse_bytes, default="512MiB", help="host memory for preempted requests; 0: none")
     add("--max-model-len", type=_Count(2), help="prompt and output together, in tokens; default: the model's")
     add("--max-num-batched-tokens", type=_Count(1), default=512, help="tokens in one step")
     add("--max-num-seqs", type=_Count(1), default=64, help="requests in one step")
+    add(
+        "--long-prefill-token-threshold",
+        type=_Count(1),
+        help="most tokens of one prompt in a step while others want some; default: half of --max-num-batched-tokens",
+    )
+    add("--scheduling-policy", default="fcfs", choices=("fcfs", "priority"), help="who is served first")
+    add("--priority-aging-s", type=_seconds, default=10.0, help="waiting so long counts as one priority level")
     add("--growth-reserve-blocks", type=_Count(0), default=2, help="blocks kept free for each running request")
     add("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
@@ -109,6 +126,16 @@ class _Count:
         if not re.fullmatch(r"-?\d+", text) or int(text) < self._minimum:
             raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer of at least {self._minimum}")
         return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a share above 0 and at most 1")
+    return value
 
 
 def _seconds(text: str) -> float:

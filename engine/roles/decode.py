@@ -173,12 +173,11 @@ class DecodeRole(LocalRole):
         return POLL_S if len(self._grants) else super().idle_s()
 
     def stats(self) -> EngineStats:
-        return self.context.stats(
-            self.scheduler, len(self._grants), self.scheduler.num_preemptions, self._num_mismatches
-        )
+        return self.context.stats(self.scheduler, self.preemption, len(self._grants), self._num_mismatches)
 
     def check_integrity(self) -> list[str]:
-        return self.context.pool.check_integrity([*self.scheduler.holders(), *self._grants.holders()])
+        problems = self.context.pool.check_integrity([*self.scheduler.holders(), *self._grants.holders()])
+        return problems + self.scheduler.check_swap_space()
 
     def close(self) -> None:
         self._receiver.close()

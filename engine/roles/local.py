@@ -10,6 +10,8 @@ from engine.request import Request
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
 from engine.scheduler.base import Advanced
 from engine.scheduler.decode import DecodeScheduler
+from engine.scheduler.preemption import Preemption
+from engine.scheduler.swap_space import SwapSpace
 from engine.stepper import run_step
 
 
@@ -18,7 +20,11 @@ class LocalRole(EngineRole):
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)
-        self.scheduler = DecodeScheduler(context.config.scheduler, context.blocks, context.max_model_len)
+        space = SwapSpace(context.runner.open_swap_space(context.config.cache.swap_space_bytes, context.costs))
+        self.preemption = Preemption(context.blocks, space, context.costs)
+        self.scheduler = DecodeScheduler(
+            context.config.scheduler, context.blocks, context.max_model_len, self.preemption
+        )
 
     def handle(self, command: Command) -> None:
         if isinstance(command, AddLocal):
@@ -75,13 +81,14 @@ class LocalRole(EngineRole):
         """For a role that knows more about a request than its scheduler."""
 
     def idle_s(self) -> float:
-        return POLL_S if self.scheduler.num_waiting else IDLE_S
+        return POLL_S if self.scheduler.num_waiting or self.scheduler.num_running else IDLE_S
 
     def stats(self) -> EngineStats:
-        return self.context.stats(self.scheduler, preemptions=self.scheduler.num_preemptions)
+        return self.context.stats(self.scheduler, self.preemption)
 
     def check_integrity(self) -> list[str]:
-        return self.context.pool.check_integrity(self.scheduler.holders())
+        problems = self.context.pool.check_integrity(self.scheduler.holders())
+        return problems + self.scheduler.check_swap_space()
 
     def close(self) -> None:
         return

@@ -20,10 +20,18 @@ class SequencePlan(NamedTuple):
     sample: bool
 
 
+class BlockCopies(NamedTuple):
+    """KV blocks that move between device and host: all `outs` first, then all `ins`."""
+
+    outs: tuple[tuple[int, int], ...] = ()  # (device block, host block)
+    ins: tuple[tuple[int, int], ...] = ()  # (host block, device block)
+
+
 class StepPlan(NamedTuple):
-    """What one step computes, in the order of the flattened batch."""
+    """What one step copies, and then computes, in the order of the flattened batch."""
 
     sequences: tuple[SequencePlan, ...]
+    copies: BlockCopies = BlockCopies()
 
     @property
     def num_tokens(self) -> int:
@@ -48,7 +56,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def add(self, request: Request) -> None:
-        """Queues a request that holds no blocks."""
+        """Ranks and queues a request that holds no blocks."""
 
     @abstractmethod
     def remove(self, key: Key) -> Request | None:
@@ -56,7 +64,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def schedule(self) -> StepPlan:
-        """The next step; empty when nothing can run."""
+        """The next step; without sequences when nothing can run, and even then its copies must be made."""
 
     @abstractmethod
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
@@ -79,11 +87,12 @@ class Scheduler(ABC):
 
 def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
     """Whether the newest output token ends the request."""
-    sampling = request.sampling
-    if request.tokens[-1] in sampling.stop_token_ids and request.num_output_tokens > sampling.min_tokens:
+    sampling, length = request.sampling, len(request.tokens)
+    num_output_tokens = length - request.num_prompt_tokens
+    if request.tokens[-1] in sampling.stop_token_ids and num_output_tokens > sampling.min_tokens:
         return FinishReason.STOP
     if request.grammar is not None and request.grammar.over:
         return FinishReason.STOP
-    if request.num_output_tokens >= sampling.max_tokens or len(request.tokens) >= max_model_len:
+    if num_output_tokens >= sampling.max_tokens or length >= max_model_len:
         return FinishReason.LENGTH
     return None

@@ -31,6 +31,23 @@ class RequestBlocks:
         if not request.preempted_unix_ns:
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
 
+    def take_computed(self, request: Request, num_tokens: int) -> bool:
+        """Starts a request whose first `num_tokens` tokens' KV is kept elsewhere: what is cached is taken as it is.
+
+        `num_registered_blocks` then says how many blocks that are; the others are the caller's to fill before anything
+        reads them. False (and no change) when the pool has not enough.
+        """
+        request.update_hashes(self.block_size)
+        hits = self.pool.take_prefix(request.hashes[: num_tokens // self.block_size])
+        fresh = self.pool.allocate(self.blocks_for(num_tokens) - len(hits))
+        if fresh is None:
+            self.pool.release(reversed(hits))
+            return False
+        request.block_ids = hits + fresh
+        request.num_computed_tokens = num_tokens
+        request.num_registered_blocks = len(hits)
+        return True
+
     def count_query(self, request: Request) -> None:
         """Counts a prefix look-up that led to a start, for the hit rate."""
         self.num_query_tokens += len(request.tokens)

@@ -1,125 +1,199 @@
 """The decode scheduler: continuous batching of running requests, with local prefill in what is left of the budget."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 from engine.config import SchedulerConfig
 from engine.request import Key, Request
 from engine.scheduler.base import Advanced, Scheduler, SequencePlan, StepPlan, finish_reason
 from engine.scheduler.blocks import RequestBlocks
+from engine.scheduler.policy import SchedulingPolicy, make_policy
+from engine.scheduler.preemption import Preemption
+from engine.scheduler.queue import RankedQueue
+from engine.scheduler.shares import StepShares, whole_or_part
 
 
 class DecodeScheduler(Scheduler):
-    """Running decodes first, then running prefills, then waiting requests; first come, first served within each.
+    """Running decodes first, then running prefills, then waiting requests; the last two by rank.
 
     A waiting request either needs its prompt computed here (`add`) or arrives with its KV in place (`admit`). When
-    blocks run out, the youngest running request is preempted: its blocks go back, and it waits at the front to have its
-    prompt and output so far computed again (vLLM's recompute preemption), mostly out of the prefix cache.
+    blocks run out, the holder of the highest rank is preempted for the sake of the others, and waits again in its
+    place. One that finds nobody behind it stalls: it keeps what it has, and nothing new is started before it.
+
+    A step costs nothing per running decode but its turn in two loops: what is planned for it does not change, and only
+    one that has filled a block needs another.
     """
 
-    def __init__(self, config: SchedulerConfig, blocks: RequestBlocks, max_model_len: int) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: RequestBlocks,
+        max_model_len: int,
+        preemption: Preemption,
+        policy: SchedulingPolicy | None = None,
+    ) -> None:
+        self._budget = config.max_num_batched_tokens
+        self._prompt_share = config.prompt_share
+        self._max_num_seqs = min(config.max_num_seqs, self._budget)  # so that every decode has its token each step
+        self._growth_reserve_blocks = config.growth_reserve_blocks
         self._blocks = blocks
         self._max_model_len = max_model_len
-        self._waiting: dict[Key, Request] = {}
-        self._running: dict[Key, Request] = {}
-        self.num_preemptions = 0
+        self._preemption = preemption
+        self._policy = policy or make_policy(config)
+        self._waiting = RankedQueue()
+        self._prefilling: dict[Key, Request] = {}
+        self._decoding: dict[Key, SequencePlan] = {}  # what every step does for it
 
     def add(self, request: Request) -> None:
-        self._waiting[request.key] = request
+        request.rank = self._policy.rank(request)
+        self._waiting.push(request)
 
     def admit(self, request: Request) -> None:
         """Queues a request whose prompt's KV is in its blocks and whose first output token is known."""
-        self._waiting[request.key] = request
+        self.add(request)
 
     def remove(self, key: Key) -> Request | None:
-        return self._waiting.pop(key, None) or self._running.pop(key, None)
+        request = self._waiting.remove(key) or self._stop_running(key)
+        if request:
+            self._preemption.forget(request)
+        return request
+
+    def _stop_running(self, key: Key) -> Request | None:
+        if plan := self._decoding.pop(key, None):
+            return plan.request
+        return self._prefilling.pop(key, None)
 
     def schedule(self) -> StepPlan:
-        planned: dict[Key, SequencePlan] = {}
-        budget = self._config.max_num_batched_tokens
-        preempted = False
-        for request in sorted(self._running.values(), key=lambda request: request.num_new_tokens > 1):
-            if request.key not in self._running:  # preempted for the sake of an older one
+        preemptions = self._preemption.num_preemptions
+        stalled = self._grow_decodes()
+        shares = StepShares(self._budget - len(self._decoding) + len(stalled), self._prompt_share, whole_or_part)
+        all_grown = self._plan_prefills(shares) and not stalled
+        if all_grown and self._preemption.num_preemptions == preemptions:
+            self._start_waiting(shares)
+        shares.deal_rest(self._blocks.grow)
+        decodes = [plan for plan in self._decoding.values() if not stalled or plan.request.key not in stalled]
+        return StepPlan((*decodes, *shares.sequences()), self._preemption.take_copies())
+
+    def _grow_decodes(self) -> set[Key]:
+        """Gives a block to each decode that has filled its last one; returns those that must stall."""
+        block_size = self._blocks.block_size
+        at_border = [
+            request for request, _, _ in self._decoding.values() if not request.num_computed_tokens % block_size
+        ]
+        stalled: set[Key] = set()
+        for request in at_border:
+            if request.key in self._decoding and not self._make_room(request, request.num_computed_tokens + 1):
+                stalled.add(request.key)
+        return stalled & self._decoding.keys()
+
+    def _plan_prefills(self, shares: StepShares) -> bool:
+        """Whether all running prefills that are in the budget have room."""
+        all_grown = True
+        for request in sorted(self._prefilling.values(), key=_rank):
+            if request.key not in self._prefilling:  # preempted for the sake of one before it
                 continue
-            chunk = min(request.num_new_tokens, budget)
+            chunk = shares.offer(request)
             if chunk == 0:
-                break
-            while not self._blocks.grow(request, request.num_computed_tokens + chunk):
-                preempted = True
-                victim = self._preempt_youngest()
-                planned_victim = planned.pop(victim.key, None)
-                budget += planned_victim.num_tokens if planned_victim else 0
-                if victim is request:
-                    break
-            else:
-                budget -= chunk
-                planned[request.key] = SequencePlan(request, chunk, sample=chunk == request.num_new_tokens)
-        if not preempted:
-            self._start_waiting(planned, budget)
-        return StepPlan(tuple(planned.values()))
-
-    def _preempt_youngest(self) -> Request:
-        key, victim = self._running.popitem()
-        victim.preempted_unix_ns.append(time.time_ns())
-        self._blocks.release(victim)
-        self._waiting = {key: victim, **self._waiting}
-        self.num_preemptions += 1
-        return victim
-
-    def _start_waiting(self, planned: dict[Key, SequencePlan], budget: int) -> None:
-        for request in list(self._waiting.values()):
-            if budget == 0 or len(self._running) >= self._config.max_num_seqs or not self._has_room(request):
-                return
-            if not request.block_ids:
-                self._blocks.take_prefix(request)
-                self._blocks.count_query(request)
-            chunk = min(request.num_new_tokens, budget)
-            if not self._blocks.grow(request, request.num_computed_tokens + chunk):
-                # Blocks held by those who wait could stop each other for good: with nothing running, they go back.
-                if request.num_new_tokens > 1 or not self._running:
-                    self._blocks.release(request)
-                if self._running:
-                    return
                 continue
-            self._running[request.key] = self._waiting.pop(request.key)
-            budget -= chunk
-            planned[request.key] = SequencePlan(request, chunk, sample=chunk == request.num_new_tokens)
+            if self._make_room(request, request.num_computed_tokens + chunk):
+                shares.take(request, chunk)
+            else:
+                all_grown = False
+        return all_grown
+
+    def _start_waiting(self, shares: StepShares) -> None:
+        while (request := self._waiting.first) and shares.left and self.num_running < self._max_num_seqs:
+            has_kv = bool(request.block_ids or request.host_block_ids)  # of its own, not only in the prefix cache
+            if not self._has_room(request) or not self._resume(request):
+                return
+            chunk = shares.offer(request)
+            if chunk == 0 or not self._make_room(request, request.num_computed_tokens + chunk):
+                if not has_kv:
+                    self._blocks.release(request)
+                return
+            if not has_kv:
+                self._blocks.count_query(request)
+            self._waiting.remove(request.key)
+            self._prefilling[request.key] = request
+            shares.take(request, chunk)
+
+    def _resume(self, request: Request) -> bool:
+        """Puts in place what is left of its KV, or of another's with the same prefix; False when there is no room."""
+        if request.block_ids:
+            return True
+        while not self._preemption.resume(request):
+            if not self._preempt_behind(request):
+                return False
+        return True
 
     def _has_room(self, request: Request) -> bool:
         """Whether the whole request so far fits and leaves the running ones their growth reserve.
 
         A request that is alone may use everything, so that one long sequence is never refused for good.
         """
-        if not self._running:
+        if not self.num_running:
             return True
-        reserve = self._config.growth_reserve_blocks * len(self._running)
+        reserve = self._growth_reserve_blocks * self.num_running
         missing = self._blocks.blocks_for(len(request.tokens)) - len(request.block_ids)
         return missing + reserve <= self._blocks.pool.num_allocatable
 
+    def _make_room(self, request: Request, num_tokens: int) -> bool:
+        while not self._blocks.grow(request, num_tokens):
+            if not self._preempt_behind(request):
+                return False
+        return True
+
+    def _preempt_behind(self, request: Request) -> bool:
+        """Preempts the last of all who hold blocks; False when `request` is that one, or none holds any."""
+        running = [plan.request for plan in self._decoding.values()]
+        holders = [*running, *self._prefilling.values(), *(waiting for waiting in self._waiting if waiting.block_ids)]
+        victim = max(holders, key=_rank, default=request)
+        if victim.rank <= request.rank:
+            return False
+        self._preemption.preempt(victim)
+        if self._stop_running(victim.key):
+            self._waiting.push(victim)
+        return True
+
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
         advanced = []
+        block_size, max_model_len, prefilling = self._blocks.block_size, self._max_model_len, self._prefilling
         for request, num_tokens, sample in plan.sequences:
-            request.num_computed_tokens += num_tokens
-            self._blocks.register(request)
-            token, finish = None, None
-            if sample:
-                token = tokens[request.key]
-                request.tokens.append(token)
-                finish = finish_reason(request, self._max_model_len)
-                if finish:
-                    del self._running[request.key]
-                    self._blocks.release(request)
+            request.num_computed_tokens = computed = request.num_computed_tokens + num_tokens
+            if num_tokens > 1 or not computed % block_size:
+                self._blocks.register(request)
+            if not sample:
+                advanced.append(Advanced(request, None, None))
+                continue
+            token = tokens[request.key]
+            request.tokens.append(token)
+            finish = finish_reason(request, max_model_len)
             advanced.append(Advanced(request, token, finish))
+            if finish:
+                self._stop_running(request.key)
+                self._blocks.release(request)
+            elif prefilling and request.key in prefilling:
+                del prefilling[request.key]
+                self._decoding[request.key] = SequencePlan(request, 1, sample=True)
         return advanced
 
     def holders(self) -> Sequence[Sequence[int]]:
-        return [request.block_ids for request in [*self._running.values(), *self._waiting.values()]]
+        return [request.block_ids for request in self._requests()]
+
+    def check_swap_space(self) -> list[str]:
+        """What is wrong with the host blocks of preempted requests; empty when all is well."""
+        return self._preemption.check_integrity(self._requests())
+
+    def _requests(self) -> list[Request]:
+        return [*(plan.request for plan in self._decoding.values()), *self._prefilling.values(), *self._waiting]
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._decoding) + len(self._prefilling)
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+
+def _rank(request: Request) -> tuple[float, int]:
+    return request.rank

@@ -1,46 +1,62 @@
-"""The prefill scheduler: prompts in order of arrival, in chunks, each until its first token is drawn."""
+"""The prefill scheduler: prompts in the order of their ranks, in chunks, each until its first token is drawn."""
 
 from collections.abc import Mapping, Sequence
 
 from engine.config import SchedulerConfig
 from engine.request import Key, Request
-from engine.scheduler.base import Advanced, Scheduler, SequencePlan, StepPlan, finish_reason
+from engine.scheduler.base import Advanced, Scheduler, StepPlan, finish_reason
 from engine.scheduler.blocks import RequestBlocks
+from engine.scheduler.policy import SchedulingPolicy, make_policy
+from engine.scheduler.queue import RankedQueue
+from engine.scheduler.shares import StepShares
 
 
 class PrefillScheduler(Scheduler):
-    """First come, first served under a token budget.
+    """Running prompts first, then waiting ones, under a token budget.
 
-    A request takes all its prompt's blocks before its first chunk, so that it never stalls half-way, and leaves the
-    scheduler with its first token; whoever called `commit` owns its blocks from then on. Chunks end on block borders,
-    except the last, so that whole blocks can travel while the next chunk computes.
+    A request takes all its prompt's blocks before its first chunk, so that it never stalls half-way and nothing is ever
+    preempted, and leaves the scheduler with its first token; whoever called `commit` owns its blocks from then on.
+    Chunks end on block borders, except the last, so that whole blocks can travel while the next chunk computes.
     """
 
-    def __init__(self, config: SchedulerConfig, blocks: RequestBlocks, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: RequestBlocks,
+        max_model_len: int,
+        policy: SchedulingPolicy | None = None,
+    ) -> None:
         self._config = config
+        self._prompt_share = max(config.prompt_share, blocks.block_size)
         self._blocks = blocks
         self._max_model_len = max_model_len
-        self._waiting: dict[Key, Request] = {}
+        self._policy = policy or make_policy(config)
+        self._waiting = RankedQueue()
         self._running: dict[Key, Request] = {}
 
     def add(self, request: Request) -> None:
-        self._waiting[request.key] = request
+        request.rank = self._policy.rank(request)
+        self._waiting.push(request)
 
     def remove(self, key: Key) -> Request | None:
-        return self._waiting.pop(key, None) or self._running.pop(key, None)
+        return self._waiting.remove(key) or self._running.pop(key, None)
 
     def schedule(self) -> StepPlan:
-        budget = self._config.max_num_batched_tokens
-        planned = []
-        for request in [*self._running.values(), *self._waiting.values()]:
-            if request.key in self._waiting and not self._start(request):
+        shares = StepShares(self._config.max_num_batched_tokens, self._prompt_share, self._chunk)
+        running = sorted(self._running.values(), key=lambda request: request.rank)
+        for request in running:
+            self._plan(request, shares)
+        while (first := self._waiting.first) and shares.left and self._start(first):
+            if not self._plan(first, shares):
                 break
-            chunk = self._chunk(request, budget)
-            if chunk == 0:
-                break
-            planned.append(SequencePlan(request, chunk, sample=chunk == request.num_new_tokens))
-            budget -= chunk
-        return StepPlan(tuple(planned))
+        shares.deal_rest(lambda request, num_tokens: True)
+        return StepPlan(tuple(shares.sequences()))
+
+    def _plan(self, request: Request, shares: StepShares) -> bool:
+        chunk = shares.offer(request)
+        if chunk:
+            shares.take(request, chunk)
+        return chunk > 0
 
     def _start(self, request: Request) -> bool:
         if len(self._running) >= self._config.max_num_seqs:
@@ -50,13 +66,14 @@ class PrefillScheduler(Scheduler):
             self._blocks.release(request)
             return False
         self._blocks.count_query(request)
-        self._running[request.key] = self._waiting.pop(request.key)
+        self._waiting.remove(request.key)
+        self._running[request.key] = request
         return True
 
-    def _chunk(self, request: Request, budget: int) -> int:
-        if request.num_new_tokens <= budget:
+    def _chunk(self, request: Request, limit: int) -> int:
+        if request.num_new_tokens <= limit:
             return request.num_new_tokens
-        end = request.num_computed_tokens + budget
+        end = request.num_computed_tokens + limit
         return max(0, end - end % self._blocks.block_size - request.num_computed_tokens)
 
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:

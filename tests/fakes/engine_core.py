@@ -111,6 +111,8 @@ class FakeCore:
             stats = EngineStats(blocks, running=len(self.running), grants=len(self.granted), steps=7)
             problems = tuple(self.options.problem) if command.check else ()
             self.events.append(m.StatsReply(command.call_id, stats, problems))
+        elif isinstance(command, m.ResetPrefixCache):
+            self.events.append(m.PrefixCacheReset(command.call_id, num_blocks=11))
 
     def reserve(self, command: m.Reserve) -> None:
         key = (command.request_id, command.epoch)

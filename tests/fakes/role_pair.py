@@ -31,6 +31,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6)
 SEEDED = SamplingParams(temperature=0.9, top_p=0.95, seed=1234, max_tokens=6)
 
 
+STEPS = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8)
 # Times that no test lives through, but moves the clock over: a slow machine must not end a lease or a quarantine.
 DECODE_LEASE = LeaseConfig(lease_s=600.0, longest_write_s=200.0, clock_margin_s=0.05)
 PREFILL_LEASE = LeaseConfig(longest_write_s=5.0, clock_margin_s=0.05)
@@ -43,6 +44,8 @@ def make_context(
     blocks: int = 40,
     lease: LeaseConfig = DECODE_LEASE,
     incarnation: str = "life-1",
+    steps: SchedulerConfig = STEPS,
+    swap_space_bytes: int = 1 << 20,
 ) -> EngineContext:
     block_bytes = 2 * 2 * 2 * BLOCK * 16 * 4  # kv heads, layers, keys and values, tokens, dim, float32
     config = EngineConfig(
@@ -51,8 +54,8 @@ def make_context(
         worker=WorkerRef(role.value, incarnation),
         connector="inproc",
         max_model_len=128,
-        cache=CacheConfig(block_size=BLOCK, kv_cache_bytes=blocks * block_bytes),
-        scheduler=SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8),
+        cache=CacheConfig(BLOCK, blocks * block_bytes, swap_space_bytes=swap_space_bytes),
+        scheduler=steps,
         lease=lease,
     )
     return EngineContext(config, events.extend)

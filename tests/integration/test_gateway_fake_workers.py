@@ -45,7 +45,8 @@ async def stack(model: Path) -> AsyncIterator[Stack]:
 
 async def test_normal_flow(stack: Stack) -> None:
     stack.prefill.script = prefill_of(ANSWER, cached=32)
-    responses = await stack.generate(request_id="mine", sampling=Sampling(temperature=0, seed=7, max_tokens=5))
+    sampling = Sampling(temperature=0, seed=7, max_tokens=5)
+    responses = await stack.generate(request_id="mine", sampling=sampling, priority=-3)
     assert ids_of(responses) == ANSWER
     assert len(responses[0].trace_id) == 32
     assert {response.request_id for response in responses} == {"mine"}
@@ -63,6 +64,7 @@ async def test_normal_flow(stack: Stack) -> None:
         control_us=17,
     )
     assert all(response.finish_reason == 0 for response in responses[:-1])
+    assert [request.priority for request in (*stack.decode.reserves, *stack.prefill.requests)] == [-3, -3]
     await stack.quiet()
     assert stack.decode.releases == []  # decode took the grant over
     assert stack.prefill.cancels == []

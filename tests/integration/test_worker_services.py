@@ -273,6 +273,8 @@ async def test_control_tells_what_a_worker_is(stack: Stack) -> None:
         assert (info.layout.block_size, info.layout.num_layers) == (16, 2)
         stats = await worker.control.CheckIntegrity(worker_pb2.CheckIntegrityRequest())
         assert (stats.blocks_total, stats.blocks_free, stats.steps) == (100, 100, 7)
+        reset = await worker.control.ResetPrefixCache(worker_pb2.ResetPrefixCacheRequest())
+        assert reset.blocks == 11
 
 
 async def test_workers_and_blocks_are_in_the_directory(stack: Stack) -> None:

@@ -86,6 +86,21 @@ def test_integrity_check_sees_a_leak_and_a_stray_reference() -> None:
     assert pool.check_integrity([blocks]) == []
 
 
+def test_a_reset_drops_what_nobody_references() -> None:
+    pool = BlockPool(4)
+    blocks = pool.allocate(3)
+    assert blocks is not None
+    for number, block in enumerate(blocks):
+        pool.register(block, make_hash(number))
+    pool.release(blocks[1:])
+    pool.take_changes()
+    assert pool.reset_cache() == 2
+    assert set(pool.take_changes()[1]) == {make_hash(1), make_hash(2)}
+    assert pool.count_hits([make_hash(0), make_hash(1)]) == 1
+    assert pool.stats().free == 3
+    assert pool.reset_cache() == 0
+
+
 def test_changes_report_where_a_hash_is_now() -> None:
     pool = BlockPool(1)
     for number in (1, 2, 1):
@@ -143,6 +158,12 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.fences.append(fence)
         self.held.remove(blocks)
+
+    @rule()
+    def reset_cache(self) -> None:
+        cached = self.pool.stats().cached
+        assert self.pool.reset_cache() == cached
+        assert self.pool.stats().cached == 0
 
     @precondition(lambda self: self.fences)
     @rule(data=st.data())

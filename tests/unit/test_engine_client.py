@@ -154,6 +154,11 @@ async def test_stats_report_problems_only_when_checked(start: Start) -> None:
     assert (await client.stats(check=True)).problems == ("block 3 is owned twice",)
 
 
+async def test_a_reset_says_how_many_blocks_were_dropped(start: Start) -> None:
+    client = await start()
+    assert await asyncio.gather(client.reset_prefix_cache(), client.reset_prefix_cache()) == [11, 11]
+
+
 async def test_cache_changes_reach_the_callback(start: Start) -> None:
     client = await start()
     changes = []
@@ -210,7 +215,8 @@ async def test_death_fails_everything_that_waits(start: Start) -> None:
     streams = [client.submit(AddLocal(f"r{i}", 0, PROMPT, LONG)) for i in range(3)]
     await take(streams[0], 1)
     os.kill(client.pid, signal.SIGSTOP)  # from here on nothing is answered
-    waiters = [asyncio.create_task(client.abort("r0", 0)), asyncio.create_task(client.stats())]
+    waiters = [client.abort("r0", 0), client.stats(), client.reset_prefix_cache()]
+    waiters = [asyncio.create_task(waiter) for waiter in waiters]
     await asyncio.sleep(0.01)
     os.kill(client.pid, signal.SIGKILL)
     assert "died (signal 9, SIGKILL)" in await client.wait_dead()

@@ -55,6 +55,8 @@ def chat(*messages: tuple[str, str]) -> inference_pb2.ChatPrompt:
     ("request_", "message"),
     [
         (Request(), "prompt: got none, expected text, chat or tokens"),
+        (Request(text="a", priority=101), "priority: got 101, expected -100 (earliest) to 100"),
+        (Request(text="a", priority=-101), "priority: got -101, expected -100 (earliest) to 100"),
         (Request(text=""), "prompt.text: got an empty string"),
         (Request(tokens=token_prompt()), "prompt.tokens: got no token ids"),
         (

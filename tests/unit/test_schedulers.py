@@ -1,39 +1,22 @@
-"""Both schedulers conserve blocks, keep to their budget, and end every request exactly once."""
-
-import random
+"""Both schedulers, case by case: chunks, ends, prefix hits, order, preemption; test_scheduler_machine.py is random."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.block_hash import root_hash
-from baton.types import FinishReason, SamplingParams
+from baton.types import FinishReason
 from engine.block_pool import BlockPool
 from engine.config import SchedulerConfig
-from engine.request import Key, Request
-from engine.scheduler.base import Advanced, Scheduler, StepPlan
 from engine.scheduler.blocks import RequestBlocks
 from engine.scheduler.decode import DecodeScheduler
+from engine.scheduler.policy import PriorityPolicy
 from engine.scheduler.prefill import PrefillScheduler
-
-BLOCK = 4
-MAX_LEN = 64
-STOP = 7
-
-
-def make_request(name: str, prompt: list[int], max_tokens: int = 4) -> Request:
-    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, stop_token_ids=(STOP,))
-    return Request((name, 1), len(prompt), sampling, list(prompt), 0, root_hash("model"))
+from tests.fakes.scheduling import BLOCK, MAX_LEN, STOP, DecodeFixture, make_request, step
 
 
 def make_decode(num_blocks: int = 32, budget: int = 16, seqs: int = 8) -> tuple[DecodeScheduler, RequestBlocks]:
-    blocks = RequestBlocks(BlockPool(num_blocks), BLOCK)
-    return DecodeScheduler(SchedulerConfig(budget, seqs, growth_reserve_blocks=1), blocks, MAX_LEN), blocks
-
-
-def step(scheduler: Scheduler, token: int = 1) -> tuple[StepPlan, list[Advanced]]:
-    plan = scheduler.schedule()
-    return plan, scheduler.commit(plan, {seq.request.key: token for seq in plan.sequences if seq.sample})
+    fixture = DecodeFixture(num_blocks, SchedulerConfig(budget, seqs, growth_reserve_blocks=1))
+    return fixture.scheduler, fixture.blocks
 
 
 def test_prefill_is_chunked_and_mixed_with_decodes() -> None:
@@ -91,19 +74,105 @@ def test_second_request_hits_the_prefix_but_computes_its_last_token() -> None:
     assert (blocks.num_query_tokens, blocks.num_hit_tokens) == (32, 12)
 
 
-def test_preempts_the_youngest_and_recomputes_it() -> None:
-    scheduler, blocks = make_decode(num_blocks=4, budget=64)
+@pytest.mark.parametrize("swap_blocks", [0, 8])
+def test_preempts_the_youngest_and_gets_its_kv_back(swap_blocks: int) -> None:
+    engine = DecodeFixture(4, SchedulerConfig(64, 8, growth_reserve_blocks=1), swap_blocks)
     old, young = make_request("old", [1] * 4, max_tokens=12), make_request("young", [2] * 4, max_tokens=6)
-    scheduler.add(old)
-    scheduler.add(young)
+    engine.scheduler.add(old)
+    engine.scheduler.add(young)
     ended: list[str] = []
+    num_prompt_tokens = 0
     for _ in range(40):
-        ended += [item.request.key[0] for item in step(scheduler)[1] if item.finish]
-        assert blocks.pool.check_integrity(scheduler.holders()) == []
+        plan, advanced = engine.step()
+        num_prompt_tokens += sum(seq.num_tokens for seq in plan.sequences if seq.num_tokens > 1)
+        ended += [item.request.key[0] for item in advanced if item.finish]
+        engine.assert_intact()
     assert ended == ["old", "young"]
-    assert scheduler.num_preemptions > 0
+    assert engine.preemption.num_preemptions == 1
+    assert engine.preemption.num_swaps == (1 if swap_blocks else 0)
     assert young.num_output_tokens == 6
     assert old.preempted_unix_ns == []
+    assert (num_prompt_tokens == 8) == (swap_blocks > 0)  # both prompts once, or some of it twice
+    assert engine.preemption.space.num_used == 0
+
+
+def test_swaps_only_what_the_host_has_room_for() -> None:
+    engine = DecodeFixture(4, SchedulerConfig(64, 8, growth_reserve_blocks=1), swap_blocks=1)
+    engine.scheduler.add(make_request("old", [1] * 4, max_tokens=12))
+    engine.scheduler.add(make_request("young", [2] * 4, max_tokens=6))
+    while engine.scheduler.num_running or engine.scheduler.num_waiting:
+        engine.step()
+        engine.assert_intact()
+    assert (engine.preemption.num_preemptions, engine.preemption.num_swaps) == (1, 0)
+
+
+def test_aborting_a_swapped_out_request_frees_the_host_memory() -> None:
+    engine = DecodeFixture(4, SchedulerConfig(64, 8, growth_reserve_blocks=1), swap_blocks=8)
+    old, young = make_request("old", [1] * 4, max_tokens=12), make_request("young", [2] * 4, max_tokens=6)
+    engine.scheduler.add(old)
+    engine.scheduler.add(young)
+    while not engine.preemption.num_swaps:
+        engine.step()
+    assert engine.preemption.space.num_used
+    assert engine.scheduler.remove(young.key) is young
+    assert engine.preemption.space.num_used == 0
+    engine.assert_intact()
+
+
+def test_preempts_the_lowest_priority_however_long_it_runs() -> None:
+    policy = PriorityPolicy(aging_s=10, clock=lambda: 0.0)
+    engine = DecodeFixture(4, SchedulerConfig(64, 8, growth_reserve_blocks=1), policy=policy)
+    urgent = make_request("urgent", [1] * 4, max_tokens=12, priority=-1)
+    patient = make_request("patient", [2] * 4, max_tokens=6, priority=5)
+    engine.scheduler.add(patient)
+    engine.step()
+    engine.scheduler.add(urgent)
+    ended = []
+    while engine.scheduler.num_running or engine.scheduler.num_waiting:
+        ended += [item.request.key[0] for item in engine.step()[1] if item.finish]
+    assert ended == ["urgent", "patient"]
+    assert patient.preempted_unix_ns
+    assert not urgent.preempted_unix_ns
+
+
+def test_waiting_requests_start_by_priority_then_arrival() -> None:
+    policy = PriorityPolicy(aging_s=10, clock=lambda: 0.0)
+    engine = DecodeFixture(config=SchedulerConfig(16, 1), policy=policy)
+    for name, priority in (("c", 3), ("a", -3), ("b", 0), ("b2", 0)):
+        engine.scheduler.add(make_request(name, [1], max_tokens=1, priority=priority))
+    assert [engine.step()[1][0].request.key[0] for _ in range(4)] == ["a", "b", "b2", "c"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(priority=st.integers(-3, 3), others=st.lists(st.integers(-3, 3), min_size=150, max_size=150))
+def test_aging_serves_the_lowest_priority_in_time(priority: int, others: list[int]) -> None:
+    """One request comes each second and every other second one is served: without aging the worst waits for ever."""
+    now, aging_s, step_s = 0.0, 5.0, 2.0
+    engine = DecodeFixture(config=SchedulerConfig(16, 1), policy=PriorityPolicy(aging_s, lambda: now))
+    request = make_request("patient", [1], max_tokens=1, priority=priority)
+    engine.scheduler.add(request)
+    # Those before it came at most so much later than it, one a second; each takes one step.
+    overtaking_s = (priority - -3) * aging_s
+    deadline_s = step_s * (overtaking_s + 2)
+    for arrival, other in enumerate(others):
+        engine.scheduler.add(make_request(f"other-{arrival}", [2], max_tokens=1, priority=other))
+        now += 1.0
+        if arrival % step_s:
+            continue
+        if any(item.request is request for item in engine.step()[1]):
+            assert now <= deadline_s
+            return
+    raise AssertionError(f"priority {priority} was not served within {now} s")
+
+
+def test_short_prompts_get_past_a_long_one_that_fills_the_step_otherwise() -> None:
+    engine = DecodeFixture(config=SchedulerConfig(16, 8, long_prefill_token_threshold=8))
+    engine.scheduler.add(make_request("long", [1] * 40))
+    assert [seq.num_tokens for seq in engine.step()[0].sequences] == [16]
+    engine.scheduler.add(make_request("short", [2] * 6))
+    engine.scheduler.add(make_request("long too", [3] * 40))
+    assert [seq.num_tokens for seq in engine.step()[0].sequences] == [10, 6]
+    assert [seq.num_tokens for seq in engine.step()[0].sequences] == [1, 14]
 
 
 def test_admitted_requests_start_without_computing_their_prompt() -> None:
@@ -153,48 +222,3 @@ def test_prefill_waits_for_blocks_instead_of_stalling_half_way() -> None:
     assert scheduler.schedule().sequences == ()
     blocks.release(first)
     assert [seq.request for seq in step(scheduler)[0].sequences] == [second]
-
-
-@pytest.mark.parametrize("kind", ["decode", "prefill"])
-@settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_random_arrivals_and_aborts(kind: str, seed: int) -> None:
-    rng = random.Random(seed)
-    budget = rng.choice([4, 9, 32])
-    blocks = RequestBlocks(BlockPool(rng.choice([16, 17, 24, 64])), BLOCK)
-    config = SchedulerConfig(budget, rng.choice([4, 3, 2]), growth_reserve_blocks=rng.choice([0, 2]))
-    scheduler: Scheduler = (
-        DecodeScheduler(config, blocks, MAX_LEN) if kind == "decode" else PrefillScheduler(config, blocks, MAX_LEN)
-    )
-    ends: dict[Key, int] = {}
-    open_requests: dict[Key, Request] = {}
-    for round_number in range(400):
-        if round_number < 60 and rng.random() < 0.5:
-            length = rng.randint(1, MAX_LEN - 1)
-            prompt = [rng.choice([0, 0, 0, 1])] * min(8, length) + [
-                rng.randint(0, 3) for _ in range(max(0, length - 8))
-            ]
-            request = make_request(str(round_number), prompt, rng.randint(1, 20))
-            open_requests[request.key] = request
-            scheduler.add(request)
-        if open_requests and rng.random() < 0.05:
-            key = rng.choice(list(open_requests))
-            removed = scheduler.remove(key)
-            assert removed is open_requests.pop(key)
-            blocks.release(removed)
-            ends[key] = ends.get(key, 0) + 1
-        plan, advanced = step(scheduler, rng.choice([1, 2, STOP]))
-        assert plan.num_tokens <= budget
-        for item in advanced:
-            over = item.finish if kind == "decode" else item.token is not None
-            if over:
-                ends[item.request.key] = ends.get(item.request.key, 0) + 1
-                del open_requests[item.request.key]
-                blocks.release(item.request)
-        assert blocks.pool.check_integrity(scheduler.holders()) == []
-        if round_number >= 60 and not open_requests:
-            break
-    assert not open_requests
-    assert set(ends.values()) <= {1}
-    assert scheduler.num_running == scheduler.num_waiting == 0
-    assert blocks.pool.stats().active == 0

@@ -40,6 +40,8 @@ def test_every_flag_reaches_the_engine() -> None:
     flags += " --max-model-len 100 --max-num-batched-tokens 7 --max-num-seqs 3 --num-threads 2 --connector nixl"
     flags += " --lease-s 5 --longest-write-s 0.5 --clock-margin-s 0.25 --no-prefix-caching --growth-reserve-blocks 0"
     flags += " --load-format dummy --model-impl transformers"
+    flags += " --scheduling-policy priority --priority-aging-s 3 --long-prefill-token-threshold 4"
+    flags += " --swap-space-bytes 0 --gpu-memory-utilization 0.5"
     config = engine_config(parse_options("decode", flags.split()), Role.DECODE, WORKER)
     assert (config.model_name, config.device, config.dtype, config.num_threads) == ("n", "cuda:1", "bfloat16", 2)
     assert (config.max_model_len, config.connector) == (100, "nixl")
@@ -47,7 +49,10 @@ def test_every_flag_reaches_the_engine() -> None:
     assert (config.load_format, config.model_impl) == (LoadFormat.DUMMY, ModelImpl.TRANSFORMERS)
     assert not config.cache.enable_prefix_caching
     assert (config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs) == (7, 3)
+    assert (config.cache.swap_space_bytes, config.cache.gpu_memory_utilization) == (0, 0.5)
     assert config.scheduler.growth_reserve_blocks == 0
+    assert (config.scheduler.policy, config.scheduler.priority_aging_s) == ("priority", 3)
+    assert config.scheduler.long_prefill_token_threshold == 4
     assert (config.lease.lease_s, config.lease.longest_write_s, config.lease.clock_margin_s) == (5, 0.5, 0.25)
 
 
@@ -65,6 +70,8 @@ def test_sizes(text: str, expected: int) -> None:
         ("--model /m --kv-cache-bytes 2GB", "got '2GB', expected a size such as 2GiB"),
         ("--model /m --block-size 0", "got '0', expected an integer of at least 1"),
         ("--model /m --lease-s -1", "got '-1', expected seconds above 0"),
+        ("--model /m --gpu-memory-utilization 1.5", "got '1.5', expected a share above 0"),
+        ("--model /m --scheduling-policy random", "invalid choice: 'random'"),
         ("--model /m --dtype int8", "invalid choice: 'int8'"),
         ("--model /m --aggregated", "unrecognized arguments: --aggregated"),
         ("--model /m --connector inproc", "invalid choice: 'inproc'"),

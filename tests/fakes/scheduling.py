@@ -1,0 +1,98 @@
+"""Schedulers without a model: requests of a few tokens, and a memory that knows whose KV each slot should hold."""
+
+from baton.block_hash import root_hash
+from baton.types import SamplingParams
+from engine.block_pool import BlockPool
+from engine.config import SchedulerConfig
+from engine.request import Key, Request
+from engine.scheduler.base import Advanced, Scheduler, StepPlan
+from engine.scheduler.blocks import RequestBlocks
+from engine.scheduler.costs import PreemptionCosts
+from engine.scheduler.decode import DecodeScheduler
+from engine.scheduler.policy import SchedulingPolicy
+from engine.scheduler.preemption import Preemption
+from engine.scheduler.swap_space import SwapSpace
+
+BLOCK = 4
+MAX_LEN = 64
+STOP = 7
+
+
+class ScriptedCosts(PreemptionCosts):
+    """Swaps when `swap` says so."""
+
+    def __init__(self, swap: bool) -> None:
+        super().__init__(block_bytes=1)
+        self.swap = swap
+
+    def prefers_swap(self, num_tokens: int, num_blocks: int) -> bool:
+        return self.swap and num_tokens > 0
+
+
+def make_request(name: str, prompt: list[int], max_tokens: int = 4, priority: int = 0) -> Request:
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, stop_token_ids=(STOP,))
+    return Request((name, 1), len(prompt), sampling, list(prompt), 0, root_hash("model"), priority=priority)
+
+
+class DecodeFixture:
+    """A decode scheduler and all that it works on."""
+
+    def __init__(
+        self,
+        num_blocks: int = 32,
+        config: SchedulerConfig | None = None,
+        swap_blocks: int = 0,
+        policy: SchedulingPolicy | None = None,
+    ) -> None:
+        self.blocks = RequestBlocks(BlockPool(num_blocks), BLOCK)
+        self.costs = ScriptedCosts(swap=swap_blocks > 0)
+        self.preemption = Preemption(self.blocks, SwapSpace(swap_blocks), self.costs)
+        config = config or SchedulerConfig(16, 8, growth_reserve_blocks=1)
+        self.scheduler = DecodeScheduler(config, self.blocks, MAX_LEN, self.preemption, policy)
+        self.memory = Memory()
+
+    def step(self, token: int = 1) -> tuple[StepPlan, list[Advanced]]:
+        plan = self.scheduler.schedule()
+        self.memory.execute(plan)
+        return plan, commit(self.scheduler, plan, token)
+
+    def assert_intact(self) -> None:
+        assert self.blocks.pool.check_integrity(self.scheduler.holders()) == []
+        assert self.scheduler.check_swap_space() == []
+
+
+def commit(scheduler: Scheduler, plan: StepPlan, token: int = 1) -> list[Advanced]:
+    tokens: dict[Key, int] = {seq.request.key: token for seq in plan.sequences if seq.sample}
+    return scheduler.commit(plan, tokens)
+
+
+def step(scheduler: Scheduler, token: int = 1) -> tuple[StepPlan, list[Advanced]]:
+    plan = scheduler.schedule()
+    return plan, commit(scheduler, plan, token)
+
+
+class Memory:
+    """What the KV pool and the swap space would hold: for each slot, the tokens up to the one whose KV is in it."""
+
+    def __init__(self) -> None:
+        self.device: dict[int, dict[int, tuple[int, ...]]] = {}
+        self.host: dict[int, dict[int, tuple[int, ...]]] = {}
+
+    def execute(self, plan: StepPlan) -> None:
+        """Makes the copies and computes; asserts that each sequence finds all its earlier KV in its blocks."""
+        for device_block, host_block in plan.copies.outs:
+            self.host[host_block] = dict(self.device.get(device_block, {}))
+        for host_block, device_block in plan.copies.ins:
+            self.device[device_block] = dict(self.host[host_block])
+        for request, num_tokens, _ in plan.sequences:
+            self.write(request, request.num_computed_tokens, num_tokens)
+        for request, _, _ in plan.sequences:
+            for position in range(request.num_computed_tokens):
+                found = self.device[request.block_ids[position // BLOCK]].get(position % BLOCK)
+                assert found == tuple(request.tokens[: position + 1]), (request.key, position)
+
+    def write(self, request: Request, start: int, num_tokens: int) -> None:
+        """As if `num_tokens` tokens from `start` on were computed."""
+        for position in range(start, start + num_tokens):
+            block = self.device.setdefault(request.block_ids[position // BLOCK], {})
+            block[position % BLOCK] = tuple(request.tokens[: position + 1])
