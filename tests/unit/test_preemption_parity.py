@@ -21,7 +21,8 @@ def test_tokens_are_those_of_an_undisturbed_run(
     tiny_llama: Path, swap: bool, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[Event] = []
-    context = make_context(tiny_llama, Role.AGGREGATED, events, blocks=22)
+    steps = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8, growth_reserve_blocks=0)
+    context = make_context(tiny_llama, Role.AGGREGATED, events, blocks=20, steps=steps)
     monkeypatch.setattr(context.costs, "prefers_swap", lambda num_tokens, num_blocks: swap and num_tokens > 0)
     role = LocalRole(context)
     for name, prompt in PROMPTS.items():
@@ -57,7 +58,7 @@ def test_priorities_decide_who_waits(tiny_llama: Path) -> None:
     steps = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=1, policy="priority")
     role = LocalRole(make_context(tiny_llama, Role.AGGREGATED, events, steps=steps))
     for name, priority in (("late", 5), ("soon", 0), ("first", -5)):
-        role.handle(AddLocal(name, 1, PROMPT, SamplingParams(temperature=0, max_tokens=2), priority))
+        role.handle(AddLocal(name, 1, PROMPT, SamplingParams(temperature=0, max_tokens=2), priority=priority))
     for _ in range(30):
         turn(role)
     assert [event.request_id for event in events if isinstance(event, Finished)] == ["first", "soon", "late"]

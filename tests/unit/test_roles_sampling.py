@@ -137,6 +137,16 @@ def test_prompt_logprobs_beside_other_requests(tiny_llama: Path, pair: Pair) -> 
     assert all(len(pair.tokens(name)) == 6 for name in prompts)
 
 
+def preempt(role: LocalRole) -> Request:
+    """As if another one had needed the blocks."""
+    scheduler = role.scheduler
+    request = scheduler.remove(("r", 1))
+    assert request is not None
+    scheduler._preemption.preempt(request)
+    scheduler.add(request)
+    return request
+
+
 @pytest.mark.parametrize("num_steps", [1, 2, 5])
 def test_prompt_logprobs_of_a_preempted_request_come_once(tiny_llama: Path, num_steps: int) -> None:
     """Preempted between two chunks and behind the prompt: positions are neither lost nor told twice."""
@@ -145,7 +155,7 @@ def test_prompt_logprobs_of_a_preempted_request_come_once(tiny_llama: Path, num_
     role.handle(AddLocal("r", 1, PROMPT, msgspec.structs.replace(GREEDY, num_prompt_logprobs=1)))
     for _ in range(num_steps):
         turn(role)
-    assert role.scheduler._preempt_youngest().num_told_positions == min(16 * num_steps + 1, len(PROMPT))
+    assert preempt(role).num_told_positions == min(16 * num_steps + 1, len(PROMPT))
     for _ in range(20):
         turn(role)
     assert of(events, "r", Finished)
