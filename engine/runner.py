@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import torch
@@ -22,11 +22,15 @@ from engine.config import EngineConfig
 from engine.device import open_device
 from engine.kv_sizing import make_sizing
 from engine.logprobs import PromptPart, prompt_logprobs, token_logprobs
+from engine.models.decoder import Decoder
 from engine.models.registry import load_model
 from engine.request import Key, Request
 from engine.scheduler.base import BlockCopies, StepPlan
 from engine.scheduler.costs import PreemptionCosts
 from engine.swap_buffer import SwapBuffer
+
+if TYPE_CHECKING:
+    from engine.decode_graphs import DecodeGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +77,25 @@ class ModelRunner:
             spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
+        self._graphs: DecodeGraphs | None = None
         self.num_blocks = sizing.num_blocks(self._peak_run)
         self._make_pool(self.num_blocks)
         self._swap: SwapBuffer | None = None
+        self._graphs = self._capture_graphs(spec)
+
+    def _capture_graphs(self, spec: ModelSpec) -> "DecodeGraphs | None":
+        """None where steps are not captured: on a CPU, in others' code, or with experts: their work depends on data."""
+        if self._device.type != "cuda" or spec.moe or not isinstance(self._model, Decoder):
+            return None
+        from baton_kernels.attn.paged_triton import TritonAttention
+        from engine.decode_graphs import DecodeGraphs
+
+        assert isinstance(self._attention, TritonAttention)
+        self._attention.warm_up(self.pool, spec.num_heads, spec.query_scale)
+        max_blocks = -(-self._max_model_len // self.layout.block_size)
+        graphs = DecodeGraphs(self._model, self._attention, self.pool, self._steps.max_num_seqs, max_blocks)
+        graphs.capture()
+        return graphs
 
     def _make_pool(self, num_blocks: int) -> None:
         """A pool: zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN."""
@@ -106,6 +126,10 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Computes the planned tokens' KV into the pool and draws a token for each sequence that asks for one."""
+        if self._graphs and all(count == 1 and sample for _, count, sample in plan.sequences):
+            requests = [request for request, _, _ in plan.sequences]
+            if not any(request.positions_told_by(1) for request in requests):
+                return self._decode(self._graphs, requests)
         token_ids: list[int] = []
         positions: list[int] = []
         slices: list[SequenceSlice] = []
@@ -134,6 +158,12 @@ class ModelRunner:
         drawn = _draw(self._model.logits(hidden[last_rows]), [request for _, request in sampled])
         return drawn._replace(prompt_logprobs=told)
 
+    def _decode(self, graphs: "DecodeGraphs", requests: list[Request]) -> StepResult:
+        decoded = graphs.run(requests)
+        if all(map(_is_plain, requests)):
+            return StepResult({r.key: token for r, token in zip(requests, decoded.best.tolist(), strict=True)}, {})
+        return _draw(decoded.logits, requests)
+
     def clear_tail(self, block_id: int, num_tokens: int) -> None:
         """Zeroes what a partly filled block, received from a peer, holds behind its first `num_tokens` tokens."""
         self.pool[block_id, :, :, :, num_tokens:] = 0
@@ -161,6 +191,21 @@ def _with_grammars(logits: Tensor, requests: list[Request]) -> Tensor:
     bitmask = torch.stack([*allowed.values()]).to(logits.device, non_blocking=True)
     apply_token_bitmask(masked, bitmask, torch.tensor([*allowed], device=logits.device))
     return masked
+
+
+def _is_plain(request: Request) -> bool:
+    """Whether the token of the largest logit is all that is wanted."""
+    sampling = request.sampling
+    return (
+        sampling.temperature == 0
+        and request.grammar is None
+        and sampling.num_logprobs is None
+        and not sampling.logit_bias
+        and not sampling.allowed_token_ids
+        and sampling.presence_penalty == sampling.frequency_penalty == 0
+        and sampling.repetition_penalty == 1
+        and not banned_tokens(request)
+    )
 
 
 def _row_params(request: Request) -> RowParams:

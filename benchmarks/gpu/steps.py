@@ -1,4 +1,4 @@
-"""Engine steps on a GPU with dummy weights: decode steps by batch, and whole prompts, through the engine's model runner.
+"""Engine steps on a GPU with dummy weights: decode steps by batch, and whole prompts, through the model runner.
 
 A step is what the engine does for it: building the batch, running the model, drawing the tokens, and their way to the
 host. Time is the median over steps on the host's clock.

@@ -10,7 +10,7 @@ from baton_kernels.attention import PagedBatch
 from baton_kernels.attn.base import HeadNorm
 from engine.models.attention import Attention, attention_from
 from engine.models.decoder import Decoder
-from engine.models.mlp import GatedMlp, gated_mlp_from
+from engine.models.mlp import GatedMlp, StackedMlp, gated_mlp_from
 from engine.models.norm import RmsNorm, norm_of_heads
 from engine.models.rope import Rotation
 from engine.models.weights import Weights
@@ -19,7 +19,7 @@ from engine.models.weights import Weights
 class SandwichLayer:
     """Attention and MLP each have a norm before and a norm behind them; the residual is added last."""
 
-    def __init__(self, norms: Sequence[RmsNorm], attention: Attention, mlp: GatedMlp) -> None:
+    def __init__(self, norms: Sequence[RmsNorm], attention: Attention, mlp: GatedMlp | StackedMlp) -> None:
         """`norms`: before and behind attention, before and behind the MLP."""
         self._before_attention, self._behind_attention, self._before_mlp, self._behind_mlp = norms
         self._attention, self._mlp = attention, mlp

@@ -9,10 +9,13 @@ from torch import Tensor
 from baton_kernels import native
 
 _FEW_ROWS = 64  # up to here packed weights beat plain ones (docs/log.md)
+_FEW_ROWS_GPU = 32  # `baton_kernels.gpu.linear.MAX_ROWS`, not imported where there is no triton
 
 
 class Linear:
     """y = x W^T (+ b), and what may follow it.
+
+    On a GPU, products of few rows in half precision go through our own kernel, which reads the weights once.
 
     On the CPU, weights without a bias are also kept packed, which doubles their memory: small batches then stream them
     once without rearranging them in every product, and an activation, a factor or a residual is applied while the
@@ -24,22 +27,33 @@ class Linear:
         self._weight = weight
         self._bias = bias
         self._few_rows: Callable[[Tensor, str, Tensor | None], Tensor] | None = None
+        self._most_rows = _FEW_ROWS
         if bias is None and native.linear_usable(weight):
             self._packed = native.pack_linear(weight)
             self._few_rows = self._native
         elif bias is None and weight.device.type == "cpu" and weight.dtype is torch.bfloat16:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
             self._few_rows = self._onednn
+        elif bias is None and weight.is_cuda and weight.dtype is not torch.float32:
+            self._few_rows, self._most_rows = self._on_gpu, _FEW_ROWS_GPU
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
-        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+        if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "nothing", None)
         return F.linear(x, self._weight, self._bias)
 
+    def gated(self, x: Tensor) -> Tensor:
+        """silu of the first half of y times the second half (Shazeer, 2020); on a GPU, without a bias."""
+        from baton_kernels.gpu import layers
+
+        if self._few_rows and x.shape[0] <= self._most_rows:
+            return self._few_rows(x, "gated", None)
+        return layers.silu_mul(F.linear(x, self._weight))
+
     def silu(self, x: Tensor) -> Tensor:
         """silu(y)."""
-        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+        if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "silu", None)
         return F.silu(F.linear(x, self._weight, self._bias), inplace=True)
 
@@ -49,15 +63,28 @@ class Linear:
 
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """y * factor; [rows, out] both. May overwrite `factor`."""
-        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+        if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "times", factor)
         return factor.mul_(F.linear(x, self._weight, self._bias))
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """y + residual; [rows, out] both. May overwrite `residual`."""
-        if self._few_rows and x.shape[0] <= _FEW_ROWS:
+        if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "plus", residual)
         return residual.add_(F.linear(x, self._weight, self._bias))
+
+    def _on_gpu(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
+        from baton_kernels.gpu import linear
+        from baton_kernels.gpu.linear_configs import best_config
+
+        if follow_up in ("silu", "times"):  # nobody needs them fast: what is gated is one product here
+            y = F.linear(x, self._weight)
+            return F.silu(y, inplace=True) if other is None else other.mul_(y)
+        gated = follow_up == "gated"
+        num_out = self._weight.shape[0] // (2 if gated else 1)
+        config = best_config(x.device, x.shape[0], num_out, x.shape[1], gated)
+        workspace = linear.workspace_on(x.device)
+        return linear.fused_linear(x.contiguous(), self._weight, workspace, None, other, gated, config)
 
     def _native(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
         return native.linear(x, self._packed, follow_up, other)

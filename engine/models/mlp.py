@@ -50,8 +50,25 @@ class GatedMlp:
         return self._up.times(x, self._activation(self._gate, x))
 
 
-def gated_mlp_from(weights: Weights, index: int, activation: str, bias: bool = False) -> GatedMlp:
+class StackedMlp:
+    """`GatedMlp` with silu where gate and up are one product: on a GPU, which so has fewer launches."""
+
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        self._gate_up, self._down = gate_up, down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+        return self._down(self._gate_up.gated(x))
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._down.plus(self._gate_up.gated(x), residual)
+
+
+def gated_mlp_from(weights: Weights, index: int, activation: str, bias: bool = False) -> GatedMlp | StackedMlp:
     """Of projections that are stored one by one, under the names that most families share."""
     prefix = f"model.layers.{index}.mlp."
+    if weights.device.type == "cuda" and activation == "silu" and not bias:
+        gate_up = weights.linear([prefix + "gate_proj", prefix + "up_proj"])
+        return StackedMlp(gate_up, weights.linear([prefix + "down_proj"]))
     gate, up, down = (weights.linear([prefix + name], bias) for name in ("gate_proj", "up_proj", "down_proj"))
     return GatedMlp(gate, up, down, activation)

@@ -18,7 +18,7 @@ class Weights:
     def __init__(self, source: TensorSource, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         """Reads nothing yet."""
         self._source, self._spec = source, spec
-        self._dtype, self._device = dtype, device
+        self._dtype, self.device = dtype, device
         self._left = set(source.names)
 
     def take(self, name: str) -> Tensor:
@@ -54,7 +54,7 @@ class Weights:
         if len(names) == 1:
             return self.take(names[0])
         shapes = [self._check(name) for name in names]
-        out = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype, device=self._device)
+        out = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype, device=self.device)
         for name, part in zip(names, out.split([shape[0] for shape in shapes]), strict=True):
             self._source.read_into(name, part)
         return out

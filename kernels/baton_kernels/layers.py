@@ -19,6 +19,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     if native.usable(x) and weight.dtype is x.dtype:
         return native.rms_norm(x, weight, eps)
+    if x.is_cuda and weight.dtype is x.dtype:
+        from baton_kernels.gpu import layers as gpu  # only a GPU's torch comes with triton
+
+        return gpu.rms_norm(x, weight, eps)
     return _normed(x, weight, eps).to(x.dtype)
 
 

@@ -46,6 +46,7 @@ def make_context(
     incarnation: str = "life-1",
     steps: SchedulerConfig = STEPS,
     swap_space_bytes: int = 1 << 20,
+    device: str = "cpu",
 ) -> EngineContext:
     block_bytes = 2 * 2 * 2 * BLOCK * 16 * 4  # kv heads, layers, keys and values, tokens, dim, float32
     config = EngineConfig(
@@ -53,6 +54,7 @@ def make_context(
         role=role,
         worker=WorkerRef(role.value, incarnation),
         connector="inproc",
+        device=device,
         max_model_len=128,
         cache=CacheConfig(BLOCK, blocks * block_bytes, swap_space_bytes=swap_space_bytes),
         scheduler=steps,

@@ -9,6 +9,7 @@ loop. Where a product has too few output tiles to fill the device, several progr
 last one to arrive adds up the others' parts, in a fixed order, so that results do not vary.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,12 @@ class Workspace:
         """`max_parts`: float32 partial results that can be under way."""
         self.arrived = torch.zeros(max_tiles, dtype=torch.int32, device=device)
         self.parts = torch.empty(max_parts, dtype=torch.float32, device=device)
+
+
+@lru_cache(maxsize=16)
+def workspace_on(device: torch.device) -> Workspace:
+    """The one workspace of this process's only compute stream on a device."""
+    return Workspace(device)
 
 
 @triton.jit

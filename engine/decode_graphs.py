@@ -1,0 +1,87 @@
+"""CUDA graphs of decode steps: one launch instead of some hundred, at padded batch sizes.
+
+A graph reads its batch from the attention backend's buffers and its tokens from one of its own, whose addresses depend
+on the padded size alone. What graphs allocate while they are captured comes from one memory pool, since no two run at
+once.
+"""
+
+import bisect
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baton_kernels.attn.paged_triton import TritonAttention
+from engine.block_tables import BlockTables
+from engine.models.base import Model
+from engine.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class Decoded(NamedTuple):
+    """What a graph leaves behind; good until the next step."""
+
+    logits: Tensor  # [sequences, vocab] float32
+    best: Tensor  # [sequences] int64 token of the largest logit
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor  # [padded, vocab]
+    best: Tensor  # [padded]
+
+
+class DecodeGraphs:
+    """Captures at start, replays in steps where every sequence has one new token. On one stream: the current one."""
+
+    def __init__(self, model: Model, attention: TritonAttention, pool: Tensor, max_seqs: int, max_blocks: int) -> None:
+        """`max_blocks`: of one sequence."""
+        self._model, self._attention, self._pool = model, attention, pool
+        self._sizes = [size for size in (1, 2, 4) if size < max_seqs] + list(range(8, max_seqs, 8)) + [max_seqs]
+        self._tables = BlockTables(2 * max_seqs, max_blocks)
+        self._token_ids = torch.zeros(max_seqs, dtype=torch.int64, device=pool.device)
+        self._graphs: dict[int, _Captured] = {}
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Captures all sizes, the largest first, whose memory the others then share."""
+        start = time.perf_counter()
+        memory: Any = torch.cuda.graph_pool_handle()
+        stream = torch.cuda.Stream(self._pool.device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for size in reversed(self._sizes):
+                self._graphs[size] = self._capture(size, memory)
+        torch.cuda.current_stream().wait_stream(stream)
+        logger.info("captured %d decode graphs in %.1f s", len(self._sizes), time.perf_counter() - start)
+
+    def _capture(self, size: int, memory: Any) -> _Captured:
+        # Padded rows alone: they write no KV.
+        batch = self._attention.plan_decodes(np.zeros((0, 1), np.int32), np.zeros(0, np.int32), size)
+
+        def run() -> tuple[Tensor, Tensor]:
+            hidden = self._model.forward(self._token_ids[:size], batch.positions.long(), self._pool, batch)
+            logits = self._model.logits(hidden)
+            return logits, logits.argmax(-1)
+
+        run()  # compiles kernels and makes library handles, which a capture cannot
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory, stream=torch.cuda.current_stream()):
+            logits, best = run()
+        return _Captured(graph, logits, best)
+
+    def run(self, requests: Sequence[Request]) -> Decoded:
+        """Computes the newest token of each request; at most as many requests as graphs were made for."""
+        count = len(requests)
+        captured = self._graphs[self._sizes[bisect.bisect_left(self._sizes, count)]]
+        contexts = np.fromiter((request.num_computed_tokens + 1 for request in requests), np.int32, count)
+        tokens = torch.tensor([request.tokens[request.num_computed_tokens] for request in requests], pin_memory=True)
+        self._attention.plan_decodes(self._tables.rows(requests), contexts, captured.best.shape[0])
+        self._token_ids[:count].copy_(tokens, non_blocking=True)
+        captured.graph.replay()
+        return Decoded(captured.logits[:count], captured.best[:count])
