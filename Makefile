@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
 VENV_FLAGS ?=
 
-.PHONY: demo test model lint protos protos-check up bench-cpu bench-check clean
+.PHONY: demo test model lint protos protos-check up bench-cpu bench-engine bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
@@ -61,6 +61,10 @@ protos-check: .venv-protos/.installed
 
 bench-cpu: $(BIN)/.installed-test
 	$(BIN)/python benchmarks/cpu/speed.py
+
+bench-engine: $(BIN)/.installed model
+	$(BIN)/python benchmarks/engine/scheduling.py
+	$(BIN)/python benchmarks/engine/prefix_ttft.py
 
 bench-check: $(BIN)/.installed
 	$(BIN)/python benchmarks/check.py
