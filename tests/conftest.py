@@ -1,8 +1,14 @@
 """Fixtures that several folders of tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+from engine.child import core_environment
+
+os.environ.update(core_environment())  # many tests compute in this process; read when torch is loaded
+
 import torch
 
 
