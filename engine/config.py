@@ -2,11 +2,11 @@
 
 import msgspec
 
+from baton.config import POLICIES
 from baton.errors import invalid
 from baton.load_options import LoadFormat, ModelImpl
 from baton.types import Role, WorkerRef
 
-POLICIES = ("fcfs", "priority")
 _BLOCK_SIZES = range(8, 129, 8)
 _MAX_LEASE_S = 86_400.0  # keeps every deadline within the 64 bits that it travels in
 

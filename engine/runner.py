@@ -128,7 +128,7 @@ class ModelRunner:
         """Computes the planned tokens' KV into the pool and draws a token for each sequence that asks for one."""
         if self._graphs and all(count == 1 and sample for _, count, sample in plan.sequences):
             requests = [request for request, _, _ in plan.sequences]
-            if not any(request.positions_told_by(1) for request in requests):
+            if all(request.untold_position is None for request in requests):
                 return self._decode(self._graphs, requests)
         token_ids: list[int] = []
         positions: list[int] = []

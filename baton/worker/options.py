@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.arguments import parse_bytes
-from baton.config import PROCESS_CONNECTORS
+from baton.config import POLICIES, PROCESS_CONNECTORS
 from baton.fetch.cache import parse_model
 from baton.load_options import LoadFormat, ModelImpl, default_name
 
@@ -105,7 +105,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_Count(1),
         help="most tokens of one prompt in a step while others want some; default: half of --max-num-batched-tokens",
     )
-    add("--scheduling-policy", default="fcfs", choices=("fcfs", "priority"), help="who is served first")
+    add("--scheduling-policy", default="fcfs", choices=POLICIES, help="who is served first")
     add("--priority-aging-s", type=_seconds, default=10.0, help="waiting so long counts as one priority level")
     add("--growth-reserve-blocks", type=_Count(0), default=2, help="blocks kept free for each running request")
     add("--no-prefix-caching", action="store_true", help="compute every prompt in full")

@@ -9,7 +9,8 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kernels"))
 from baton_kernels.gpu.layers import silu_mul
 from baton_kernels.gpu.linear import LinearConfig, Workspace, default_config, fused_linear
 from baton_kernels.gpu.linear_configs import ROWS, TUNED, best_config, key
+from baton_kernels.gpu.timing import graph_ms
 from benchmarks.record import result, write
 
 READ_TB_S = 4.20  # the card's ceiling, measured
@@ -43,24 +45,6 @@ SHAPES = {  # out, in, gated
 }
 
 
-def graph_ms(work: Callable[[], object], replays: int) -> float:
-    """Mean time of one replay of `work`, captured into a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        work()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            work()
-        graph.replay()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(replays):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-    return start.elapsed_time(end) / replays
-
-
 def candidates(rows: int, num_out: int, num_in: int, gated: bool) -> Iterator[LinearConfig]:
     """Configurations worth a try: enough programs to fill the device, tiles that fit into shared memory."""
     if rows == 1:
@@ -76,11 +60,12 @@ def candidates(rows: int, num_out: int, num_in: int, gated: bool) -> Iterator[Li
             yield config
 
 
-def measure(weights: list[Tensor], x: Tensor, workspace: Workspace, gated: bool, config: LinearConfig, n: int) -> float:
-    """Milliseconds of one product."""
-    return graph_ms(lambda: [fused_linear(x, w, workspace, gated=gated, config=config) for w in weights], n) / len(
-        weights
-    )
+def measure(
+    weights: list[Tensor], x: Tensor, workspace: Workspace, gated: bool, config: LinearConfig, target_ms: float = 20.0
+) -> float:
+    """Milliseconds of one product; `target_ms` as for `graph_ms`."""
+    work = [partial(fused_linear, x, weight, workspace, gated=gated, config=config) for weight in weights]
+    return graph_ms(lambda: [product() for product in work], target_ms) / len(weights)
 
 
 def tune(weights: list[Tensor], x: Tensor, workspace: Workspace, gated: bool, deadline: float) -> LinearConfig:
@@ -93,7 +78,7 @@ def tune(weights: list[Tensor], x: Tensor, workspace: Workspace, gated: bool, de
             print("out of time: the rest is not tuned", flush=True)
             break
         try:
-            ms = measure(weights, x, workspace, gated, config, 4)
+            ms = measure(weights, x, workspace, gated, config, target_ms=1.0)
         except Exception as error:  # too much shared memory, too many registers: such a candidate is out
             print(f"{config}: {type(error).__name__}", flush=True)
             continue
@@ -127,9 +112,9 @@ def main() -> None:
                     config = LinearConfig(*mine[key(rows, num_out, num_in, gated)])
                 else:
                     config = best_config(device, rows, num_out, num_in, gated)
-                ms = measure(weights, x, workspace, gated, config, 20)
+                ms = measure(weights, x, workspace, gated, config)
                 behind = silu_mul if gated else (lambda y: y)
-                library_ms = graph_ms(lambda: [behind(F.linear(x, w)) for w in weights], 20) / copies  # noqa: B023
+                library_ms = graph_ms(lambda: [behind(F.linear(x, w)) for w in weights]) / copies  # noqa: B023
                 floor_ms = shape[0] * num_in * 2 / READ_TB_S / 1e9
                 print(
                     f"{model} {name:8} rows {rows:2}: {ms * 1e3:6.2f} us, cuBLAS {library_ms * 1e3:6.2f}, "

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from baton_kernels import native
+from baton_kernels.linear import MAX_ROWS
 
 _FEW_ROWS = 64  # up to here packed weights beat plain ones (docs/log.md)
-_FEW_ROWS_GPU = 32  # `baton_kernels.gpu.linear.MAX_ROWS`, not imported where there is no triton
 
 
 class Linear:
@@ -35,7 +35,7 @@ class Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
             self._few_rows = self._onednn
         elif bias is None and weight.is_cuda and weight.dtype is not torch.float32:
-            self._few_rows, self._most_rows = self._on_gpu, _FEW_ROWS_GPU
+            self._few_rows, self._most_rows = self._on_gpu, MAX_ROWS
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+MAX_ROWS = 32  # of `gpu.linear`; above this cuBLAS is as fast (docs/log.md)
+
 
 class Norm(NamedTuple):
     """A root-mean-square norm of the input."""
