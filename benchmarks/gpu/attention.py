@@ -68,8 +68,8 @@ class Report:
 def decode(report: Report, shape: ModelShape) -> None:
     """Bound by reading the contexts' keys and values."""
     pool = random_pool(shape, max(seqs * (context + shape.block_size) for seqs, context in DECODES))
-    config = find_configs(pool, shape.heads).decode
-    print(f"{config}, {pool.shape[2]} layers at hand", flush=True)
+    configs = find_configs(pool, shape.heads)
+    print(f"{configs.decode}, {configs.decode_up_to}, {pool.shape[2]} layers at hand", flush=True)
     for seqs, context in DECODES:
         floor = shape.kv_bytes(seqs * context) * shape.layers / READ_TB_S / 1e9
         params = {"phase": "decode", "batch": seqs, "context": context, "backend": "triton"}
@@ -77,7 +77,9 @@ def decode(report: Report, shape: ModelShape) -> None:
             params,
             floor,
             pool.shape[2],
-            lambda seqs=seqs, context=context: decode_work(pool, shape, seqs, context, config),  # type: ignore[misc]
+            lambda seqs=seqs, context=context: decode_work(  # type: ignore[misc]
+                pool, shape, seqs, context, configs.decode_for(seqs)
+            ),
         )
 
 

@@ -8,6 +8,7 @@ from baton.model_spec import ModelSpec
 from baton_kernels.attention import PagedBatch, paged_attention, rotate_and_write
 from baton_kernels.attn.base import HeadNorm
 from engine.models.linear import Linear
+from engine.models.norm import RmsNorm
 from engine.models.rope import Rotation
 from engine.models.weights import Weights
 
@@ -25,10 +26,17 @@ class Attention:
         self._scale, self._window, self._softcap = spec.query_scale, spec.windows[index], spec.attention_softcap
         self._rope = int(spec.local_rope is not None and self._window is not None)  # as `Decoder` orders them
 
-    def __call__(self, x: Tensor, rotations: Sequence[Rotation], pool: Tensor, batch: PagedBatch) -> Tensor:
-        """[tokens, hidden] to [tokens, heads * head_dim]: what goes into `out`."""
+    def __call__(
+        self,
+        x: Tensor,
+        rotations: Sequence[Rotation],
+        pool: Tensor,
+        batch: PagedBatch,
+        norm: RmsNorm | None = None,
+    ) -> Tensor:
+        """[tokens, hidden] to [tokens, heads * head_dim]: what goes into `out`. With a norm, of the normed `x`."""
         tokens = x.shape[0]
-        qkv = self._qkv(x).view(tokens, -1, self._head_dim)
+        qkv = self._qkv(x, norm).view(tokens, -1, self._head_dim)
         cos, sin = rotations[self._rope]
         queries = rotate_and_write(qkv, cos, sin, pool, self._index, batch, self._heads, self._head_norm)
         attended = paged_attention(queries, pool, self._index, batch, self._scale, self._window, self._softcap)

@@ -31,9 +31,9 @@ class PreNormLayer:
         self._input_norm, self._attention, self._mlp_norm, self._mlp = input_norm, attention, mlp_norm, mlp
 
     def forward(self, x: Tensor, rotations: Sequence[Rotation], pool: Tensor, batch: PagedBatch) -> Tensor:
-        attended = self._attention(self._input_norm(x), rotations, pool, batch)
+        attended = self._attention(x, rotations, pool, batch, self._input_norm)
         x = self._attention.out.plus(attended, x)
-        return self._mlp.plus(self._mlp_norm(x), x)
+        return self._mlp.plus(x, x, self._mlp_norm)
 
 
 def pre_norm_layer_from(spec: ModelSpec, weights: Weights, index: int, attention: Attention, mlp: Mlp) -> PreNormLayer:
@@ -79,7 +79,7 @@ class Decoder(Model):
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(self._norm(hidden)).float()
+        return self._head(hidden, self._norm).float()
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         return F.embedding(token_ids, self._embedding)

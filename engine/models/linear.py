@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from baton_kernels import native
-from baton_kernels.linear import MAX_ROWS
+from baton_kernels.linear import MAX_ROWS, Norm
+from engine.models.norm import RmsNorm
 
+_NORMED_INPUTS = 2048  # up to here every program of a product norms the one row anew faster than a launch does it
 _FEW_ROWS = 64  # up to here packed weights beat plain ones (docs/log.md)
 
 
@@ -27,6 +29,7 @@ class Linear:
         self._weight = weight
         self._bias = bias
         self._few_rows: Callable[[Tensor, str, Tensor | None], Tensor] | None = None
+        self._norms_too = False
         self._most_rows = _FEW_ROWS
         if bias is None and native.linear_usable(weight):
             self._packed = native.pack_linear(weight)
@@ -35,18 +38,26 @@ class Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
             self._few_rows = self._onednn
         elif bias is None and weight.is_cuda and weight.dtype is not torch.float32:
-            self._few_rows, self._most_rows = self._on_gpu, MAX_ROWS
+            self._few_rows, self._most_rows, self._norms_too = self._on_gpu, MAX_ROWS, weight.shape[1] <= _NORMED_INPUTS
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] to [rows, out]."""
+    def __call__(self, x: Tensor, norm: RmsNorm | None = None) -> Tensor:
+        """[rows, in] to [rows, out]; of the normed `x` where a norm is given."""
+        if norm:
+            if self._norms_too and x.shape[0] == 1:
+                return self._on_gpu(x, "nothing", None, norm.parts)
+            x = norm(x)
         if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "nothing", None)
         return F.linear(x, self._weight, self._bias)
 
-    def gated(self, x: Tensor) -> Tensor:
+    def gated(self, x: Tensor, norm: RmsNorm | None = None) -> Tensor:
         """silu of the first half of y times the second half (Shazeer, 2020); on a GPU, without a bias."""
         from baton_kernels.gpu import layers
 
+        if norm:
+            if self._norms_too and x.shape[0] == 1:
+                return self._on_gpu(x, "gated", None, norm.parts)
+            x = norm(x)
         if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "gated", None)
         return layers.silu_mul(F.linear(x, self._weight))
@@ -73,7 +84,7 @@ class Linear:
             return self._few_rows(x, "plus", residual)
         return residual.add_(F.linear(x, self._weight, self._bias))
 
-    def _on_gpu(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
+    def _on_gpu(self, x: Tensor, follow_up: str, other: Tensor | None, norm: Norm | None = None) -> Tensor:
         from baton_kernels.gpu import linear
         from baton_kernels.gpu.linear_configs import best_config
 
@@ -84,7 +95,7 @@ class Linear:
         num_out = self._weight.shape[0] // (2 if gated else 1)
         config = best_config(x.device, x.shape[0], num_out, x.shape[1], gated)
         workspace = linear.workspace_on(x.device)
-        return linear.fused_linear(x.contiguous(), self._weight, workspace, None, other, gated, config)
+        return linear.fused_linear(x.contiguous(), self._weight, workspace, norm, other, gated, config)
 
     def _native(self, x: Tensor, follow_up: str, other: Tensor | None) -> Tensor:
         return native.linear(x, self._packed, follow_up, other)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from baton.errors import BatonError, ErrorCode
 from engine.models.linear import Linear
+from engine.models.norm import RmsNorm
 from engine.models.weights import Weights
 
 _ACTIVATIONS: dict[str, Callable[[Linear, Tensor], Tensor]] = {
@@ -18,8 +19,8 @@ _ACTIVATIONS: dict[str, Callable[[Linear, Tensor], Tensor]] = {
 class Mlp(Protocol):
     """What stands behind a layer's second norm: dense, or a mixture of experts."""
 
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """mlp(x) + residual; [tokens, hidden] all. May overwrite `residual`."""
+    def plus(self, x: Tensor, residual: Tensor, norm: RmsNorm | None = None) -> Tensor:
+        """mlp(x) + residual, or mlp(norm(x)) + residual; [tokens, hidden] all. May overwrite `residual`."""
 
 
 class GatedMlp:
@@ -43,8 +44,8 @@ class GatedMlp:
         """[tokens, hidden] to [tokens, hidden]."""
         return self._down(self._inner(x))
 
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._down.plus(self._inner(x), residual)
+    def plus(self, x: Tensor, residual: Tensor, norm: RmsNorm | None = None) -> Tensor:
+        return self._down.plus(self._inner(norm(x) if norm else x), residual)
 
     def _inner(self, x: Tensor) -> Tensor:
         return self._up.times(x, self._activation(self._gate, x))
@@ -60,8 +61,8 @@ class StackedMlp:
         """[tokens, hidden] to [tokens, hidden]."""
         return self._down(self._gate_up.gated(x))
 
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._down.plus(self._gate_up.gated(x), residual)
+    def plus(self, x: Tensor, residual: Tensor, norm: RmsNorm | None = None) -> Tensor:
+        return self._down.plus(self._gate_up.gated(x, norm), residual)
 
 
 def gated_mlp_from(weights: Weights, index: int, activation: str, bias: bool = False) -> GatedMlp | StackedMlp:

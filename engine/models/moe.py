@@ -8,6 +8,7 @@ from torch import Tensor
 from baton.model_config.moe import MoeSpec
 from baton_kernels.moe import fused_moe, route
 from engine.models.linear import Linear
+from engine.models.norm import RmsNorm
 from engine.models.weights import Weights
 
 
@@ -27,8 +28,10 @@ class SparseMlp:
         self._router, self._gate_up, self._down = router, gate_up, down
         self._per_token, self._normalise = spec.experts_per_token, spec.norm_topk_prob
 
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """mlp(x) + residual; [tokens, hidden] all. May overwrite `residual`."""
+    def plus(self, x: Tensor, residual: Tensor, norm: RmsNorm | None = None) -> Tensor:
+        """mlp(x) + residual, or mlp(norm(x)) + residual; [tokens, hidden] all. May overwrite `residual`."""
+        if norm:
+            x = norm(x)
         ids, factors = route(self._router(x), self._per_token, self._normalise)
         return residual.add_(fused_moe(x, self._gate_up, self._down, ids, factors))
 

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from baton_kernels.attn.base import HeadNorm
 from baton_kernels.layers import rms_norm
+from baton_kernels.linear import Norm
 
 
 class RmsNorm:
@@ -11,11 +12,11 @@ class RmsNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         """`weight`: [hidden], in a dtype as `rms_norm` wants it."""
-        self._weight, self._eps = weight, eps
+        self.parts = Norm(weight, eps)  # for products that norm their input themselves
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
-        return rms_norm(x, self._weight, self._eps)
+        return rms_norm(x, self.parts.weight, self.parts.eps)
 
 
 def norm_of_heads(query_weight: Tensor, key_weight: Tensor, heads: int, kv_heads: int, eps: float) -> HeadNorm:

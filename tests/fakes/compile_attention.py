@@ -38,7 +38,7 @@ def stack_bytes(kernel: Any, constants: dict[str, Any], warps: int, stages: int,
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(index,): [["tt.divisibility", 16]] for index in aligned},
     )
-    options = {"num_warps": warps, "num_stages": stages}
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": constants.get("DEPENDENT", False)}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -56,15 +56,18 @@ def main() -> None:
     for dim, fancy, capability in ((128, False, 90), (80, True, 90), (256, True, 80)):
         configs = default_configs(torch.bfloat16, dim, torch.device("cpu"))
         shape = common | {"DIM": dim, "DIM_PAD": triton.next_power_of_2(dim), "WINDOWED": fancy, "CAPPED": fancy}
-        decode, prefill = configs.decode, configs.prefill
-        constants = shape | {"ROWS": 16, "TILE": decode.tile_tokens, "SPLIT": True}
-        used = stack_bytes(attention_decode._decode_kernel, constants, decode.warps, decode.stages, capability)
-        print(f"decode {dim} sm{capability}: {used} bytes of stack", flush=True)
+        prefill = configs.prefill
+        for decode in (configs.decode, *(config for _, config in configs.decode_up_to)):
+            constants = shape | {"ROWS": 16, "TILE": decode.tile_tokens, "SPLIT": True, "DEPENDENT": capability == 90}
+            used = stack_bytes(attention_decode._decode_kernel, constants, decode.warps, decode.stages, capability)
+            print(f"decode {dim} sm{capability}: {used} bytes of stack", flush=True)
         constants = shape | {"ROWS": prefill.tile_rows, "TILE": prefill.tile_tokens}
         used = stack_bytes(attention_prefill._prefill_kernel, constants, prefill.warps, prefill.stages, capability)
         print(f"prefill {dim} sm{capability}: {used} bytes of stack", flush=True)
     heads = {"HEADS": 32, "KV_HEADS": 8, "HALF": 64, "HALF_PAD": 64, "TILE": 16, "BLOCK_SIZE": 16, "KEPT": 40}
-    used = stack_bytes(attention_write._write_kernel, heads | {"NORM": True}, 4, 3, 90)
+    used = stack_bytes(
+        attention_write._write_kernel, heads | {"NORM": True, "DEPENDENT": True, "EARLY": True}, 4, 3, 90
+    )
     print(f"write: {used} bytes of stack", flush=True)
 
 

@@ -26,5 +26,5 @@ def test_default_configurations_compile_without_spills(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 7, done.stdout
+    assert len(lines) == 13, done.stdout
     assert all(line.endswith(" 0 bytes of stack") for line in lines), done.stdout

@@ -14,7 +14,8 @@ from baton_kernels.gpu.attention_decode import DecodeConfig, num_splits
 from baton_kernels.gpu.attention_prefill import PrefillConfig
 
 POOL = torch.zeros(1, 2, 1, 2, 16, 128, dtype=torch.bfloat16)
-MINE = AttentionConfigs(DecodeConfig(128, 8, 5, 99, 4), PrefillConfig(64, 128, 4, 2), 2048)
+FEW = ((1, DecodeConfig(32, 2, 2, 500, 1)), (8, DecodeConfig(64, 4, 3, 7, 2)))
+MINE = AttentionConfigs(DecodeConfig(128, 8, 5, 99, 4), PrefillConfig(64, 128, 4, 2), 2048, FEW)
 OTHER = MINE._replace(prompt_tokens=7)
 
 
@@ -34,6 +35,12 @@ def test_the_users_file_goes_before_the_packages(user_file: Path, tmp_path: Path
     assert find_configs(POOL, 8) == MINE
     assert find_configs(POOL, 4) == find_configs(POOL, 16) == default  # another ratio of heads
     assert find_configs(POOL.float(), 8).decode != MINE.decode
+
+
+def test_few_sequences_have_configurations_of_their_own() -> None:
+    assert [MINE.decode_for(seqs).tile_tokens for seqs in (1, 2, 8, 9, 256)] == [32, 64, 64, 128, 128]
+    assert OTHER._replace(decode_up_to=()).decode_for(1) == MINE.decode
+    assert MINE.most_programs == 500
 
 
 @pytest.mark.parametrize(

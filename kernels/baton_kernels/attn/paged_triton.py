@@ -56,7 +56,7 @@ class TritonAttention(AttentionBackend):
             pool.device,
         )
         # seqs * splits is at most the one or the other, see num_splits.
-        most = max(limits.max_seqs, configs.decode.programs // kv_heads)
+        most = max(limits.max_seqs, configs.most_programs // kv_heads)
         self._scratch = attention_decode.make_scratch(most, heads, head_dim, 1, pool.device)
 
     def warm_up(self, pool: Tensor, heads: int, scale: float) -> None:
@@ -144,7 +144,8 @@ class TritonAttention(AttentionBackend):
         window: int | None,
         softcap: float | None,
     ) -> None:
-        group, config = batch.decodes, self._configs.decode
+        group = batch.decodes
+        config = self._configs.decode_for(len(group.firsts))
         attention_decode.paged_decode(
             queries,
             pool,

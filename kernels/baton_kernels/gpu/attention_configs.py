@@ -18,6 +18,7 @@ from baton_kernels.gpu.attention_prefill import PrefillConfig
 
 PACKAGED = Path(__file__).parent
 _PROGRAMS_A_PROCESSOR = 8  # enough to hide memory's latency at the occupancy that a decode program's registers allow
+_FEW = ((2, (128, 4, 5, 2, 1)), (16, (64, 2, 5, 4, 4)), (64, (64, 4, 3, 4, 1)))  # measured on an H200, docs/log.md
 
 
 class AttentionConfigs(NamedTuple):
@@ -26,6 +27,16 @@ class AttentionConfigs(NamedTuple):
     decode: DecodeConfig
     prefill: PrefillConfig
     prompt_tokens: int  # from how many tokens on torch's dense kernels take a whole prompt
+    decode_up_to: tuple[tuple[int, DecodeConfig], ...] = ()  # instead of `decode`, for so many sequences; ascending
+
+    def decode_for(self, seqs: int) -> DecodeConfig:
+        """What a batch of `seqs` decodes runs with: the fewer there are, the less each should wait for its loads."""
+        return next((config for most, config in self.decode_up_to if seqs <= most), self.decode)
+
+    @property
+    def most_programs(self) -> int:
+        """Of all decode configurations."""
+        return max(config.programs for config in (self.decode, *(config for _, config in self.decode_up_to)))
 
 
 def config_key(pool: Tensor, heads: int) -> str:
@@ -68,7 +79,11 @@ def default_configs(dtype: torch.dtype, head_dim: int, device: torch.device) -> 
         return AttentionConfigs(DecodeConfig(32, 4, 2, programs, 2), PrefillConfig(32, 32, 4, 2), 1024)
     if head_dim > 128:
         return AttentionConfigs(DecodeConfig(32, 4, 3, programs, 2), PrefillConfig(64, 32, 8, 3), 1024)
-    return AttentionConfigs(DecodeConfig(64, 4, 3, programs, 2), PrefillConfig(128, 64, 8, 3), 1024)
+    few = tuple(
+        (most, DecodeConfig(tile, warps, stages, share * processors, min_tiles))
+        for most, (tile, warps, stages, share, min_tiles) in _FEW
+    )
+    return AttentionConfigs(DecodeConfig(64, 4, 3, programs, 2), PrefillConfig(128, 64, 8, 3), 1024, few)
 
 
 def store_configs(path: Path, key: str, configs: AttentionConfigs) -> None:
@@ -78,6 +93,7 @@ def store_configs(path: Path, key: str, configs: AttentionConfigs) -> None:
         "decode": configs.decode._asdict(),
         "prefill": configs.prefill._asdict(),
         "prompt_tokens": configs.prompt_tokens,
+        "decode_up_to": [[most, config._asdict()] for most, config in configs.decode_up_to],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_suffix(".new")
@@ -100,6 +116,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _parse(entry: Any, path: Path) -> AttentionConfigs:
     try:
         decode, prefill = DecodeConfig(**entry["decode"]), PrefillConfig(**entry["prefill"])
-        return AttentionConfigs(decode, prefill, int(entry["prompt_tokens"]))
+        few = tuple((int(most), DecodeConfig(**config)) for most, config in entry.get("decode_up_to", ()))
+        return AttentionConfigs(decode, prefill, int(entry["prompt_tokens"]), few)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: got {entry!r}: {error!r}; remove the file, or measure again") from None

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from baton_kernels.gpu.attention_tiles import accumulate, cap, dot, page_rows, pool_strides, score_factors
+from baton_kernels.gpu.dependent import launch_of, let_successor_start, wait_for_predecessor
 
 MAX_SPLITS = 64
 _MIN_ROWS = 16  # of a tensor core product
@@ -72,7 +73,9 @@ def _decode_kernel(
     block_stride, head_stride, layer_stride, value_stride, slot_stride,
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, UPCAST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait_for_predecessor(DEPENDENT)
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts + seq)
     first, begin, end = _share(context, window, split, splits, min_tiles, TILE, WINDOWED)
@@ -106,9 +109,10 @@ def _decode_kernel(
         scores = cap(dot(q, tl.trans(k), UPCAST), slope, CAPPED)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         acc, total, peak = accumulate(acc, total, peak, scores, v, factor, False, UPCAST)
+    let_successor_start(DEPENDENT)
     total = tl.where(total == 0.0, 1.0, total)  # no context: a padded row, zeros
     acc = acc / total[:, None]
-    if SPLIT:
+    if SPLIT and not (split == 0 and end >= tl.cdiv(context, TILE)):
         # Parts are [seqs, heads, splits, dim].
         part = (seq * tl.num_programs(0) * GROUP + head).to(tl.int64) * splits + split
         tl.store(parts + part[:, None] * DIM + column[None, :], acc, mask=mine)
@@ -122,7 +126,10 @@ def _decode_kernel(
 def _combine_kernel(
     parts, peaks, contexts, rows, out, splits, min_tiles, window, out_stride,
     DIM: tl.constexpr, DIM_PAD: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr,
+    DEPENDENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    let_successor_start(EARLY)
+    wait_for_predecessor(DEPENDENT)
     head, seq = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts + seq)
     row = tl.load(rows + seq).to(tl.int64)
@@ -130,6 +137,8 @@ def _combine_kernel(
     column = tl.arange(0, DIM_PAD)
     _, begin, end = _share(context, window, split, splits, min_tiles, TILE, WINDOWED)
     used = begin < end
+    if tl.sum(used.to(tl.int32)) == 1:
+        return  # a context that one program has seen whole is written already
     part = (seq * tl.num_programs(0) + head).to(tl.int64) * splits + split
     peak = tl.load(peaks + part, mask=used, other=float("-inf"))
     highest = tl.max(peak, 0)
@@ -179,7 +188,7 @@ def paged_decode(
     if not seqs:
         return
     strides, scores, dim_pad = pool_strides(pool), score_factors(scale, softcap), triton.next_power_of_2(dim)
-    group = heads // kv_heads
+    group, launch = heads // kv_heads, launch_of(queries.device, queries.shape[0])
     _decode_kernel[(kv_heads, splits, seqs)](
         queries, pool, tables, table_starts, contexts, rows, out, scratch.parts, scratch.peaks,
         layer, splits, config.min_tiles, window or 0, scores.factor, scores.slope,
@@ -187,11 +196,12 @@ def paged_decode(
         GROUP=group, ROWS=max(_MIN_ROWS, triton.next_power_of_2(group)), DIM=dim, DIM_PAD=dim_pad,
         BLOCK_SIZE=block_size, TILE=config.tile_tokens, SPLIT=splits > 1,
         WINDOWED=window is not None, CAPPED=scores.capped, UPCAST=not queries.is_cuda,
-        num_warps=config.warps, num_stages=config.stages,
+        DEPENDENT=launch.dependent, num_warps=config.warps, num_stages=config.stages, launch_pdl=launch.dependent,
     )  # fmt: skip
     if splits > 1:
         _combine_kernel[(heads, seqs)](
             scratch.parts, scratch.peaks, contexts, rows, out, splits, config.min_tiles, window or 0, out.stride(0),
             DIM=dim, DIM_PAD=dim_pad, TILE=config.tile_tokens, SPLITS=splits,
-            WINDOWED=window is not None, num_warps=4,
+            WINDOWED=window is not None, DEPENDENT=launch.dependent, EARLY=launch.early, num_warps=4,
+            launch_pdl=launch.dependent,
         )  # fmt: skip

@@ -17,10 +17,16 @@ from baton_kernels.gpu.attention_problems import ModelShape, decode_work, prefil
 from baton_kernels.gpu.timing import graph_ms
 
 NEVER = 1 << 30  # tokens; a prompt that long does not exist
-_DECODES = ((256, 1200), (32, 1200), (8, 8192), (1, 8192))  # sequences, context
+Decodes = tuple[tuple[int, int], ...]  # sequences, context
+_DECODES: Decodes = ((256, 1200), (128, 1200))
+_FEW_DECODES: dict[int, Decodes] = {  # by the most sequences that a configuration is for
+    2: ((1, 1200), (1, 8192)),
+    16: ((8, 1200), (8, 8192)),
+    64: ((32, 1200), (32, 4096)),
+}
 _CHUNKS = ((0, 2048), (0, 8192), (6144, 2048))  # tokens before, new ones
 _PROMPTS = (256, 512, 1024, 2048, 4096, 8192)
-_POOL_TOKENS = max(seqs * (context + 128) for seqs, context in _DECODES)
+_POOL_TOKENS = max(seqs * (context + 128) for seqs, context in (*_DECODES, *_FEW_DECODES[64]))
 _ROUND_MS = 8.0  # enough to compare; a benchmark takes longer
 Config = TypeVar("Config", DecodeConfig, PrefillConfig)
 
@@ -40,13 +46,17 @@ def tune(shape: ModelShape, budget: Budget) -> AttentionConfigs:
     """The best of the candidates that were tried in time; what none of them improves stays at the default."""
     start = default_configs(shape.dtype, shape.head_dim, torch.device("cuda"))
     pool = random_pool(shape, _POOL_TOKENS)
-    decode = _tune_decode(pool, shape, start.decode, budget.left(0.5))
+    decode = _tune_decode(pool, shape, start.decode, _DECODES, budget.left(0.15))
+    few = tuple(
+        (most, _tune_decode(pool, shape, start.decode_for(most), decodes, budget.left(0.2)))
+        for most, decodes in _FEW_DECODES.items()
+    )
     few_layers = pool[:, :, :2]  # arithmetic, not memory, is the limit of prefill
     prefill = _tune_prefill(few_layers, shape, start.prefill, budget)
     prompt_tokens = NEVER
     if whole_prompt.serves(shape.dtype, shape.head_dim):
         prompt_tokens = _tune_prompt_tokens(few_layers, shape, prefill)
-    return AttentionConfigs(decode, prefill, prompt_tokens)
+    return AttentionConfigs(decode, prefill, prompt_tokens, few)
 
 
 def decode_candidates(start: DecodeConfig) -> list[DecodeConfig]:
@@ -54,9 +64,9 @@ def decode_candidates(start: DecodeConfig) -> list[DecodeConfig]:
     return [
         start._replace(tile_tokens=tile, warps=warps, stages=stages)
         for tile in (64, 32, 128)
-        for warps in (4, 8)
+        for warps in (4, 2, 8)
         for stages in (3, 5, 2)
-        if (tile, warps) != (32, 8)
+        if (tile, warps) not in ((32, 8), (128, 2))
     ]
 
 
@@ -67,16 +77,18 @@ def prefill_candidates() -> list[PrefillConfig]:
     return [PrefillConfig(*size) for size in sizes + small]
 
 
-def _tune_decode(pool: Tensor, shape: ModelShape, start: DecodeConfig, budget: Budget) -> DecodeConfig:
+def _tune_decode(
+    pool: Tensor, shape: ModelShape, start: DecodeConfig, decodes: Decodes, budget: Budget
+) -> DecodeConfig:
     def cost(config: DecodeConfig) -> float:
         """Mean of times over the time that reading the KV would take, up to a factor."""
         return sum(
             graph_ms(decode_work(pool, shape, seqs, context, config), _ROUND_MS) / shape.kv_bytes(seqs * context)
-            for seqs, context in _DECODES
+            for seqs, context in decodes
         )
 
     best = _best(cost, start, decode_candidates(start), budget)
-    programs = [best._replace(programs=best.programs * factor // 2) for factor in (1, 4, 8)]
+    programs = [best._replace(programs=best.programs * factor // 2) for factor in (1, 3, 4, 8)]
     best = _best(cost, best, programs, budget)
     return _best(cost, best, [best._replace(min_tiles=count) for count in (1, 4)], budget)
 

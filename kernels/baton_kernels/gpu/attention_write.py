@@ -12,6 +12,7 @@ from torch import Tensor
 
 from baton_kernels.attn.base import HeadNorm
 from baton_kernels.gpu.attention_tiles import pool_strides
+from baton_kernels.gpu.dependent import launch_of, let_successor_start, wait_for_predecessor
 
 _TILE_ELEMENTS = 1024  # heads times half a head that a program holds
 
@@ -23,7 +24,10 @@ def _write_kernel(
     layer_stride, value_stride, slot_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr, TILE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, NORM: tl.constexpr, KEPT: tl.constexpr,
+    DEPENDENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    let_successor_start(EARLY)
+    wait_for_predecessor(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * TILE + tl.arange(0, TILE)
     column = tl.arange(0, HALF_PAD)
@@ -91,10 +95,12 @@ def rotate_and_write(
     if tokens:
         half_pad = triton.next_power_of_2(half)
         tile = max(1, _TILE_ELEMENTS // half_pad)
+        launch = launch_of(qkv.device, tokens)
         _write_kernel[(tokens, triton.cdiv(heads + 2 * kv_heads, tile))](
             qkv, cos, sin, cos if norm is None else norm.weight, pool, slots, out,
             layer, 0.0 if norm is None else norm.eps, qkv.stride(0), cos.stride(0), out.stride(0), *pool_strides(pool),
             HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_PAD=half_pad, TILE=tile, BLOCK_SIZE=block_size,
-            NORM=norm is not None, KEPT=heads + kv_heads if in_place else heads, num_warps=4,
+            NORM=norm is not None, KEPT=heads + kv_heads if in_place else heads,
+            DEPENDENT=launch.dependent, EARLY=launch.early, num_warps=4, launch_pdl=launch.dependent,
         )  # fmt: skip
     return out[:, :heads]

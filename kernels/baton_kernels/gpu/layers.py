@@ -10,12 +10,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from baton_kernels.gpu.dependent import launch_of, let_successor_start, wait_for_predecessor
+
 
 @triton.jit
-def _norm_kernel(x, residual, weight, out, width, eps, ADD: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_kernel(
+    x, residual, weight, out, width, eps,
+    ADD: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    let_successor_start(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    wait_for_predecessor(DEPENDENT)
     value = tl.load(x + row * width + columns, mask=inside, other=0.0)
     wide = value.to(tl.float32)
     if ADD:
@@ -23,7 +31,6 @@ def _norm_kernel(x, residual, weight, out, width, eps, ADD: tl.constexpr, OFFSET
         tl.store(residual + row * width + columns, wide.to(value.dtype), mask=inside)
         wide = wide.to(value.dtype).to(tl.float32)
     normed = wide * tl.rsqrt(tl.sum(wide * wide) / width + eps)
-    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     if OFFSET:
         normed = normed * (1.0 + factor)
     else:
@@ -32,7 +39,8 @@ def _norm_kernel(x, residual, weight, out, width, eps, ADD: tl.constexpr, OFFSET
 
 
 @triton.jit
-def _silu_mul_kernel(x, out, width, BLOCK: tl.constexpr):
+def _silu_mul_kernel(x, out, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    wait_for_predecessor(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -80,7 +88,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
-        _silu_mul_kernel[(tokens, triton.cdiv(width, 1024))](gate_up, out, width, BLOCK=1024, num_warps=4)
+        dependent = launch_of(gate_up.device, tokens).dependent
+        _silu_mul_kernel[(tokens, triton.cdiv(width, 1024))](
+            gate_up, out, width, BLOCK=1024, DEPENDENT=dependent, num_warps=4, launch_pdl=dependent
+        )
     return out
 
 
@@ -90,6 +101,8 @@ def _launch_norm(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor
         block = triton.next_power_of_2(width)
         warps = min(16, max(1, block // 512))
         target = x if residual is None else residual
+        launch = launch_of(x.device, tokens)
         _norm_kernel[(tokens,)](
-            x, target, weight, out, width, eps, ADD=residual is not None, OFFSET=offset, BLOCK=block, num_warps=warps
-        )
+            x, target, weight, out, width, eps, ADD=residual is not None, OFFSET=offset, BLOCK=block,
+            DEPENDENT=launch.dependent, EARLY=launch.early, num_warps=warps, launch_pdl=launch.dependent,
+        )  # fmt: skip

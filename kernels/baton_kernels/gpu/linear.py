@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from baton_kernels.gpu.dependent import launch_of, let_successor_start, wait_for_predecessor
 from baton_kernels.linear import MAX_ROWS, Norm
 
 
@@ -93,7 +94,7 @@ def _kernel(
     x, weight, out, residual, norm_weight, arrived, parts, rows, num_out, num_in, eps,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr,
     NORM: tl.constexpr, OFFSET: tl.constexpr, GATED: tl.constexpr, PLUS: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
     column = tile * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -103,6 +104,7 @@ def _kernel(
     k = tl.arange(0, INPUTS)
     line = weight + tl.minimum(column, num_out - 1)[:, None].to(tl.int64) * num_in
     second = num_out.to(tl.int64) * num_in
+    wait_for_predecessor(DEPENDENT)
     if ROWS == 1:  # a plain sum: the matrix units would work for 15 rows of nothing
         acc = tl.zeros([OUTPUTS, INPUTS], tl.float32)
         acc2 = tl.zeros([OUTPUTS, INPUTS], tl.float32)
@@ -110,7 +112,7 @@ def _kernel(
     else:
         acc = tl.zeros([OUTPUTS, ROWS], tl.float32)
         acc2 = tl.zeros([OUTPUTS, ROWS], tl.float32)
-        square = tl.zeros([ROWS], tl.float32)
+        square = tl.zeros([INPUTS, ROWS] if NORM else [1, ROWS], tl.float32)
     for step in range(steps):
         at = begin + step * INPUTS + k
         inside = at < num_in
@@ -136,17 +138,18 @@ def _kernel(
             value = tl.load(x + row[None, :] * num_in + at[:, None], mask=here, other=0.0)  # [inputs, rows]
             if NORM:
                 wide = value.to(tl.float32)
-                square += tl.sum(wide * wide, axis=0)
+                square += wide * wide
                 value = _normed(value, norm_weight, at[:, None], inside[:, None], OFFSET).to(w.dtype)
             acc = _dot(w, value, acc, UPCAST)
             if GATED:
                 acc2 = _dot(w2, value, acc2, UPCAST)
+    let_successor_start(DEPENDENT)
     if ROWS == 1:
         total = tl.sum(acc, axis=1)[:, None]
         total2 = tl.sum(acc2, axis=1)[:, None]
         squares = tl.sum(square, axis=0) + tl.zeros([1], tl.float32)
     else:
-        total, total2, squares = acc, acc2, square
+        total, total2, squares = acc, acc2, tl.sum(square, axis=0)
     if SPLITS == 1:
         _finish(total, total2, squares, x, out, residual, rows, row, column, num_out, num_in, eps, NORM, GATED, PLUS)
     else:
@@ -222,13 +225,14 @@ def fused_linear(
     parts = tiles * config.splits * (2 * config.outputs + 1) * padded
     if config.splits > 1 and (tiles > len(workspace.arrived) or parts > len(workspace.parts)):
         raise ValueError(f"got {tiles} tiles and {parts} parts, more than the workspace holds; split less")
+    launch = launch_of(x.device, rows)
     _kernel[(tiles, config.splits)](
         x, weight, out, out if residual is None else residual, norm.weight if norm else x,
         workspace.arrived, workspace.parts, rows, num_out, num_in, norm.eps if norm else 0.0,
         OUTPUTS=config.outputs, INPUTS=config.inputs, ROWS=padded, SPLITS=config.splits,
         EVEN=num_in % (config.inputs * config.splits) == 0,
         NORM=norm is not None, OFFSET=norm is not None and norm.weight_offset, GATED=gated, PLUS=residual is not None,
-        UPCAST=not x.is_cuda,
-        num_warps=config.warps, num_stages=config.stages,
+        UPCAST=not x.is_cuda, DEPENDENT=launch.dependent,
+        num_warps=config.warps, num_stages=config.stages, launch_pdl=launch.dependent,
     )  # fmt: skip
     return out
