@@ -1,7 +1,7 @@
 """Which block is whose: free list, reference counts, prefix cache with LRU eviction, and quarantine."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from baton.types import BlockStats
 
@@ -11,7 +11,7 @@ class BlockPool:
 
     A block is in one of four states: free (holds nothing of use), cached (unreferenced, but its hash can still hit; the
     oldest is evicted when free blocks run out), active (referenced), or quarantined (unreferenced, but a remote write
-    may still touch it, so it is neither reused nor hit until the quarantine is lifted or expires).
+    may still touch it, so it is neither reused nor hit until the quarantine is lifted, or has expired with nobody writing).
     """
 
     def __init__(self, num_blocks: int, enable_prefix_caching: bool = True) -> None:
@@ -108,10 +108,12 @@ class BlockPool:
         _, blocks = self._quarantine.pop(fence_id, (0, []))
         self._free.extend(blocks)
 
-    def expire_quarantine(self, now_unix_ns: int) -> None:
-        """Frees the blocks whose writer's self-fence has expired."""
-        for fence_id in [key for key, (until, _) in self._quarantine.items() if until <= now_unix_ns]:
-            self.lift(fence_id)
+    def expire_quarantine(self, now_unix_ns: int, is_written: Callable[[str], bool]) -> None:
+        """Frees the blocks whose writer's self-fence has expired, unless `is_written` still says so of their fence id."""
+        expired = [key for key, (until, _) in self._quarantine.items() if until <= now_unix_ns]
+        for fence_id in expired:
+            if not is_written(fence_id):
+                self.lift(fence_id)
 
     def take_changes(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Hashes stored and removed since the last call; a hash that was both ends up where it is now."""

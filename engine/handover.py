@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from baton import faults
 from baton.convert import encode_kv_ready
+from baton.faults import Point
 from baton.types import ChunkDigest, Grant, KvReady, TransferStats
 from baton_kernels.digest import kv_digest
 from engine.context import EngineContext
@@ -45,6 +47,7 @@ class HandOver:
         self._post_ns = 0
         self._transfer_us = 0
         self._first_token: int | None = None
+        self._waits_since_s: float | None = None  # for decode's word that it listens
         self.ready_sent = False
 
     @property
@@ -57,9 +60,23 @@ class HandOver:
         """Whether a write is under way for longer than any may take."""
         if not self._in_flight:
             return False
-        lease = self._context.config.lease
         oldest_s = min(write.posted_s for write in self._in_flight.values())
-        return time.monotonic() >= oldest_s + lease.longest_write_s + lease.clock_margin_s
+        return time.monotonic() >= oldest_s + self._limit_s
+
+    @property
+    def _limit_s(self) -> float:
+        lease = self._context.config.lease
+        return lease.longest_write_s + lease.clock_margin_s
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is ready to be posted, but decode cannot be told of it yet."""
+        return self._waits_since_s is not None and not self.last_events
+
+    @property
+    def waits_too_long(self) -> bool:
+        """Whether that takes longer than a write may."""
+        return self.waits and time.monotonic() >= (self._waits_since_s or 0.0) + self._limit_s
 
     @property
     def has_more_to_write(self) -> bool:
@@ -80,7 +97,7 @@ class HandOver:
         """Posts the whole blocks that are computed and not sent; the prompt's last block is left to `send_last`.
 
         Raises:
-            LeaseOver: nothing was posted.
+            LeaseOver, BatonError: nothing was posted, and nothing can be.
         """
         block_size = self._context.config.cache.block_size
         last = (self.request.num_given_tokens - 1) // block_size
@@ -98,23 +115,36 @@ class HandOver:
         """Posts the rest with KvReady behind it, once the prompt is done and earlier writes have ended.
 
         Raises:
-            LeaseOver: nothing was posted.
+            LeaseOver, BatonError: nothing was posted, and nothing can be.
         """
         if self._first_token is None or self._in_flight or self.ready_sent:
             return
-        self._post(
+        self.ready_sent = self._post(
             self._context.blocks.blocks_for(self.request.num_given_tokens),
             self.request.num_given_tokens,
             self._first_token,
         )
-        self.ready_sent = True
+
+    def send_waiting(self) -> None:
+        """Tries again to post what waits. Raises as `send_last`."""
+        if self._first_token is None:
+            self.send_chunk()
+        else:
+            self.send_last()
 
     def _check_lease(self) -> None:
         if time.time_ns() >= self.grant.lease_deadline_unix_ns:
             raise LeaseOver
 
-    def _post(self, end_block: int, end_token: int, first_token: int | None) -> None:
+    def _post(self, end_block: int, end_token: int, first_token: int | None) -> bool:
+        """Whether it was posted; if not, decode cannot be told of it yet."""
         self._check_lease()
+        # Before the last look at the lease: so decode knows of every write that can follow, however late it comes.
+        faults.at(Point.KV_BEGIN)
+        if not self._sender.begin(self.peer_id, self.grant.grant_id):
+            self._waits_since_s = self._waits_since_s or time.monotonic()
+            return False
+        self._waits_since_s = None
         start_token = self._next_block * self._context.config.cache.block_size
         source = self.request.block_ids[self._next_block : end_block]
         digest = kv_digest(self._context.runner.pool, source, start_token, end_token - start_token)
@@ -124,10 +154,13 @@ class HandOver:
         posted_ns, posted_s = time.time_ns(), time.monotonic()
         notification = None if first_token is None else encode_kv_ready(self._kv_ready(first_token, posted_ns))
         self._check_lease()  # again: digests of long chunks take a while
+        faults.at(Point.KV_POST)
         write_id = self._sender.post(self.peer_id, source, target, notification)
+        faults.at(Point.KV_POSTED)
         self._post_ns += time.time_ns() - posted_ns
         self._in_flight[write_id] = _Write(len(source), posted_ns, posted_s)
         self._next_block = end_block
+        return True
 
     def _kv_ready(self, first_token: int, sent_unix_ns: int) -> KvReady:
         return KvReady(

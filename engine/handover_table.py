@@ -2,8 +2,11 @@
 
 import logging
 import time
+from collections.abc import Callable
 
-from baton.errors import ErrorCode, invalid
+from baton import faults
+from baton.errors import BatonError, ErrorCode, invalid
+from baton.faults import Point
 from baton.types import Grant
 from engine.context import EngineContext
 from engine.handover import HandOver, LeaseOver
@@ -59,13 +62,20 @@ class HandOverTable:
         handover = self._open.get(item.request.key)
         if handover is None or handover.last_events:
             return
+        token = item.token
+        if token is None:
+            self._try(handover, handover.send_chunk)
+        else:
+            self._try(handover, lambda: handover.prompt_done(token))
+
+    def _try(self, handover: HandOver, send: Callable[[], None]) -> None:
         try:
-            if item.token is None:
-                handover.send_chunk()
-            else:
-                handover.prompt_done(item.token)
+            send()
         except LeaseOver:
             self._fail(handover, _LEASE_OVER)
+        except BatonError as error:  # decode cannot be told of writes any more
+            self._peers.lose(handover.peer_id)
+            self._fail(handover, error.message)
 
     def end(self, key: Key, last_events: list[Event]) -> None:
         """Ends an open request with these events, now or when its last write has ended."""
@@ -73,6 +83,7 @@ class HandOverTable:
 
     def abort(self, key: Key) -> None:
         """Stops an attempt, known or not; answers when no write of it is under way."""
+        faults.at(Point.ABORT_RECEIVED)
         handover = self._open.get(key)
         if handover is None:
             self._emit(Aborted(*key, fenced=True))
@@ -107,14 +118,23 @@ class HandOverTable:
                 self._fail(
                     handover, f"another KV write to decode worker {name} failed or hangs; send the request again"
                 )
+            elif handover.waits_too_long:
+                self._peers.lose(handover.peer_id)
+                self._fail(
+                    handover,
+                    f"decode worker {handover.grant.decode.name} does not listen for KV writes; send the request again, "
+                    "and check that worker",
+                )
+            elif handover.waits:
+                self._try(handover, handover.send_waiting)
         self._forget_unfenced(now)
         if self._peers.any_to_leave:
             self._peers.leave_unused({handover.peer_id for handover in self._all()})
 
     @property
     def writing(self) -> bool:
-        """Whether a write is under way that is waited for."""
-        return any(handover.writing for handover in self._open.values())
+        """Whether a write is under way that is waited for, or waits to be posted."""
+        return any(handover.writing or handover.waits for handover in self._open.values())
 
     def holders(self) -> list[list[int]]:
         """The block lists of all requests, for the integrity check."""
@@ -124,6 +144,7 @@ class HandOverTable:
         return [*self._open.values(), *self._hung]
 
     def _on_write_ended(self, handover: HandOver, done: WriteDone) -> None:
+        faults.at(Point.KV_WRITE_DONE)
         handover.write_ended(done)
         if done.error:
             self._distrust(handover)
@@ -134,10 +155,7 @@ class HandOverTable:
         elif handover.ready_sent:
             self._end(handover, [_finished(handover)])
         elif not self._peers.is_lost(handover.peer_id):
-            try:
-                handover.send_last()
-            except LeaseOver:
-                self._fail(handover, _LEASE_OVER)
+            self._try(handover, handover.send_last)
 
     def _distrust(self, handover: HandOver) -> None:
         """A write of it may land later: decode must hear so until it has waited for that itself; its peer is lost."""
@@ -180,6 +198,9 @@ class HandOverTable:
         """Lets go of a request that is over, unless a write of it is under way."""
         if handover.writing:
             return
+        if handover.request.key not in self._unfenced:  # what has failed ends when the peer is disconnected
+            faults.at(Point.KV_END)
+            self._sender.end(handover.peer_id, handover.grant.grant_id)
         if handover in self._hung:
             self._hung.remove(handover)
         else:

@@ -20,6 +20,8 @@ def engine_config(options: WorkerOptions, role: Role, worker: WorkerRef) -> Engi
         max_model_len=options.max_model_len,
         num_threads=options.num_threads,
         connector=options.connector,
+        host=options.host,
+        advertised_host=options.advertised_host,
         cache=CacheConfig(
             block_size=options.block_size,
             kv_cache_bytes=options.kv_cache_bytes,

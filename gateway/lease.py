@@ -5,6 +5,8 @@ import logging
 
 import grpc
 
+from baton import faults
+from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
 from gateway.attempt import Job
 from gateway.router import Apart
@@ -24,6 +26,7 @@ async def keep_lease(job: Job, plan: Apart, grant: kv_pb2.Grant, renew_after_s: 
         while True:
             await asyncio.sleep(max(0.0, renew_at - clock()))
             renew_at = clock() + renew_after_s  # a late answer of prefill's shortens the next wait
+            faults.at(Point.RENEW_SENT)
             renewed = await plan.decode.decode.Renew(
                 worker_pb2.RenewRequest(grant_id=grant.grant_id, epoch=job.epoch), timeout=2 * renew_after_s
             )

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from baton import faults
 from baton.errors import BatonError, ErrorCode
+from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
 from baton.types import WorkerRef
 from gateway.attempt import Job
@@ -94,6 +96,7 @@ class Placement:
             raise
 
     async def _call_reserve(self, job: Job, worker: Worker) -> worker_pb2.ReserveResponse:
+        faults.at(Point.RESERVE_SENT)
         remaining_s = job.remaining_s()
         timeout_s = self._limits.reserve_timeout_s
         if job.sampling.HasField("structured"):

@@ -4,6 +4,8 @@ import logging
 
 import grpc
 
+from baton import faults
+from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
 from gateway.attempt import Job
 from gateway.worker import Worker
@@ -13,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 async def cancel_prefill(job: Job, worker: Worker) -> bool:
     """Stops an attempt on its prefill worker; True when it is certain that no write is or will be under way."""
+    faults.at(Point.CANCEL_SENT)
     try:
         response = await worker.prefill.CancelPrefill(
             worker_pb2.CancelPrefillRequest(request_id=job.request_id, epoch=job.epoch),
@@ -27,6 +30,7 @@ async def cancel_prefill(job: Job, worker: Worker) -> bool:
 
 async def release_grant(job: Job, worker: Worker, grant: kv_pb2.Grant, fenced: bool) -> None:
     """Gives a grant back to its decode worker."""
+    faults.at(Point.RELEASE_SENT)
     try:
         await worker.decode.Release(
             worker_pb2.ReleaseRequest(grant_id=grant.grant_id, epoch=job.epoch, fenced=fenced),

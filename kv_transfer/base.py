@@ -53,6 +53,22 @@ class KVSender(ABC):
         """
 
     @abstractmethod
+    def begin(self, peer_id: str, grant_id: str) -> bool:
+        """Tells a connected peer that writes of a grant may be under way from now on; call it before each `post`.
+
+        Returns:
+            False while that is not yet on its way, because the connection is being made or the peer does not listen:
+            post nothing then, and ask again after a `poll`.
+
+        Raises:
+            BatonError: UNAVAILABLE when the peer cannot be told (any more); what is in flight stays so.
+        """
+
+    @abstractmethod
+    def end(self, peer_id: str, grant_id: str) -> None:
+        """Tells the peer that no write of a grant is or will be under way. A no-op when none has begun."""
+
+    @abstractmethod
     def post(
         self, peer_id: str, src_blocks: Sequence[int], dst_blocks: Sequence[int], notification: bytes | None = None
     ) -> int:
@@ -72,7 +88,8 @@ class KVSender(ABC):
 
     @abstractmethod
     def disconnect(self, peer_id: str) -> None:
-        """Forgets a peer, dead or alive, and releases what was prepared for it. Idempotent.
+        """Forgets a peer, dead or alive, and releases what was prepared for it. Ends all that `begin` has begun there.
+        Idempotent.
 
         Raises:
             ValueError: a write to it is in flight.
@@ -89,6 +106,12 @@ class KVReceiver(ABC):
     @abstractmethod
     def endpoint(self) -> KvEndpoint:
         """What a sender needs to reach this pool; constant over the receiver's life."""
+
+    @abstractmethod
+    def writing(self, grant_id: str) -> bool:
+        """Whether a write of a grant may be under way, as of the last `poll`: somebody has begun, has not ended, and
+        exists. A process that is stopped exists; one that has died counts until what it had posted must have landed.
+        """
 
     @abstractmethod
     def poll(self) -> list[Notification]:

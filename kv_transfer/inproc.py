@@ -51,6 +51,16 @@ class InprocSender(KVSender):
             self._peers[peer_id] = read_endpoint(peer_id, endpoint, _CONNECTOR, _Metadata, self._pool.shape[1])
         return self._peers[peer_id].num_blocks
 
+    def begin(self, peer_id: str, grant_id: str) -> bool:
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            raise not_connected(peer_id)
+        return self._network.begin(self, peer.receiver, grant_id)
+
+    def end(self, peer_id: str, grant_id: str) -> None:
+        if peer_id in self._peers:
+            self._network.end(self, self._peers[peer_id].receiver, grant_id)
+
     def post(
         self, peer_id: str, src_blocks: Sequence[int], dst_blocks: Sequence[int], notification: bytes | None = None
     ) -> int:
@@ -88,10 +98,14 @@ class InprocSender(KVSender):
         count = sum(write.peer_id == peer_id for write in self._in_flight)
         if count:
             raise writes_in_flight(peer_id, count)
-        self._peers.pop(peer_id, None)
+        peer = self._peers.pop(peer_id, None)
+        if peer is not None:
+            self._network.end_all(self, peer.receiver)
 
     def close(self) -> None:
         self._closed = True
+        for peer in self._peers.values():
+            self._network.end_all(self, peer.receiver)
         self._peers.clear()
 
 
@@ -111,6 +125,9 @@ class InprocReceiver(KVReceiver):
 
     def endpoint(self) -> KvEndpoint:
         return self._endpoint
+
+    def writing(self, grant_id: str) -> bool:
+        return self._network.writing(self._name, grant_id)
 
     def poll(self) -> list[Notification]:
         arrived = self._arrived.copy()

@@ -75,6 +75,7 @@ class InprocNetwork:
         self._held: list[InprocWrite] = []
         self._late: list[tuple[str, NDArray[np.int32], NDArray[np.uint8]]] = []
         self._next_receiver = itertools.count()
+        self._begun: dict[str, set[tuple[object, str]]] = {}  # of each receiver: senders and grants that they write
 
     def inject(self, *faults: Fault) -> None:
         """The next writes to be carried out suffer these faults, one each, in this order."""
@@ -93,6 +94,24 @@ class InprocNetwork:
                 self._receivers[receiver_name].pool[dst_blocks] = data
         self._late.clear()
 
+    def begin(self, sender: object, receiver_name: str, grant_id: str) -> bool:
+        """As `KVSender.begin`; a peer that is gone shows at the write."""
+        self._begun.setdefault(receiver_name, set()).add((sender, grant_id))
+        return True
+
+    def end(self, sender: object, receiver_name: str, grant_id: str) -> None:
+        """As `KVSender.end`."""
+        self._begun.get(receiver_name, set()).discard((sender, grant_id))
+
+    def end_all(self, sender: object, receiver_name: str) -> None:
+        """The sender has left this receiver, or exists no more."""
+        begun = self._begun.get(receiver_name, set())
+        begun.difference_update([entry for entry in begun if entry[0] is sender])
+
+    def writing(self, receiver_name: str, grant_id: str) -> bool:
+        """As `KVReceiver.writing`."""
+        return any(grant_id == begun for _, begun in self._begun.get(receiver_name, ()))
+
     def add_receiver(self, worker_name: str, pool: NDArray[np.uint8], arrived: list[Notification]) -> str:
         """Makes a pool reachable and returns its name here, a new one each time; notifications go to `arrived`."""
         name = f"{worker_name}/{next(self._next_receiver)}"
@@ -102,6 +121,7 @@ class InprocNetwork:
     def remove_receiver(self, name: str) -> None:
         """Writes to it fail from now on. Idempotent."""
         self._receivers.pop(name, None)
+        self._begun.pop(name, None)
 
     def carry_out(self, write: InprocWrite) -> WriteOutcome | str:
         """Moves a write as far as it gets; an error is a string. Called at each poll until the write has ended."""

@@ -20,6 +20,9 @@ from kv_transfer.base import KVReceiver, KVSender, Notification, PoolRegion, Wri
 from kv_transfer.block_ids import check_write
 from kv_transfer.endpoint import PoolMetadata, not_connected, read_endpoint, sender_closed, writes_in_flight
 from kv_transfer.nixl_agent import NixlAgent
+from kv_transfer.tether.listener import TetherListener, TetherOptions
+from kv_transfer.tether.wire import TetherAddress
+from kv_transfer.tether.writer import Tethers
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class _Metadata(PoolMetadata, frozen=True, kw_only=True):
     address: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # NIXL takes ranges that wrap around 2**64
     memory: Literal["DRAM", "VRAM"]
     device_id: Annotated[int, msgspec.Meta(ge=0)]
+    tether: TetherAddress
 
 
 class _Peer(NamedTuple):
@@ -66,6 +70,7 @@ class NixlSender(KVSender):
             None, region.address, region.num_blocks, region.block_bytes, self._agent.memory, self._agent.device_id
         )
         self._peers: dict[str, _Peer] = {}
+        self._tethers = Tethers()
         self._in_flight: list[_Write] = []
         self._write_ids = itertools.count()
         self._closed = False
@@ -104,7 +109,16 @@ class NixlSender(KVSender):
                 f"kv endpoint: got {metadata.num_blocks} blocks at {metadata.address:#x} from peer {peer_id}, expected "
                 f"a range that it registered with NIXL ({error}); reserve again"
             ) from error
+        self._tethers.open(peer_id, metadata.tether)
         return _Peer(agent_name, prepared, metadata.num_blocks)
+
+    def begin(self, peer_id: str, grant_id: str) -> bool:
+        if peer_id not in self._peers:
+            raise not_connected(peer_id)
+        return self._tethers.begin(peer_id, grant_id)
+
+    def end(self, peer_id: str, grant_id: str) -> None:
+        self._tethers.end(peer_id, grant_id)
 
     def post(
         self, peer_id: str, src_blocks: Sequence[int], dst_blocks: Sequence[int], notification: bytes | None = None
@@ -124,6 +138,7 @@ class NixlSender(KVSender):
         return write.write_id
 
     def poll(self) -> list[WriteDone]:
+        self._tethers.poll()
         for write in self._in_flight:
             if write.handle is None:
                 continue
@@ -144,6 +159,7 @@ class NixlSender(KVSender):
         if peer is not None:
             self._give_back(self._agent.release_prepared, peer.prepared)
             self._give_back(self._agent.remove_peer, peer.agent_name)
+            self._tethers.close(peer_id)  # last: it says that nothing is under way
 
     def close(self) -> None:
         if self._closed:
@@ -156,6 +172,7 @@ class NixlSender(KVSender):
             self.disconnect(peer_id)
         self._agent.release_prepared(self._prepared)
         self._agent.close()
+        self._tethers.close_all()
 
     def _end(self, write: _Write, error: str | None) -> None:
         write.done = WriteDone(write.write_id, error, (time.monotonic_ns() - write.posted_ns) // 1000)
@@ -175,10 +192,12 @@ class NixlReceiver(KVReceiver):
     """Lets `NixlSender`s write into its pool.
 
     Raises:
-        BatonError: FAILED_PRECONDITION when NIXL is not installed or cannot register the pool.
+        BatonError: FAILED_PRECONDITION when NIXL is not installed, cannot register the pool, or `tether` names no address
+            of this machine.
     """
 
-    def __init__(self, region: PoolRegion, worker_name: str) -> None:
+    def __init__(self, region: PoolRegion, worker_name: str, tether: TetherOptions | None = None) -> None:
+        self._tether = TetherListener(tether or TetherOptions())
         self._agent = NixlAgent(worker_name, region)
         agent_metadata = self._agent.metadata()
         metadata = _Metadata(
@@ -189,6 +208,7 @@ class NixlReceiver(KVReceiver):
             address=region.address,
             memory=self._agent.memory,
             device_id=self._agent.device_id,
+            tether=self._tether.address,
         )
         self._endpoint = KvEndpoint(_CONNECTOR, msgspec.msgpack.encode(metadata))
         self._closed = False
@@ -196,10 +216,15 @@ class NixlReceiver(KVReceiver):
     def endpoint(self) -> KvEndpoint:
         return self._endpoint
 
+    def writing(self, grant_id: str) -> bool:
+        return self._tether.writing(grant_id)
+
     def poll(self) -> list[Notification]:
+        self._tether.poll()
         return [] if self._closed else self._agent.notifications()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._tether.close()
             self._agent.close()

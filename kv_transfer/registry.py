@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from baton.errors import BatonError, ErrorCode, invalid
 from kv_transfer.base import KVReceiver, KVSender, PoolRegion
+from kv_transfer.tether.listener import TetherOptions
 
 if TYPE_CHECKING:
     from kv_transfer.inproc_network import InprocNetwork
@@ -31,13 +32,17 @@ def make_sender(
 
 
 def make_receiver(
-    connector: str, region: PoolRegion, worker_name: str, network: "InprocNetwork | None" = None
+    connector: str,
+    region: PoolRegion,
+    worker_name: str,
+    network: "InprocNetwork | None" = None,
+    tether: TetherOptions | None = None,
 ) -> KVReceiver:
-    """The decode side over the pool at `region`; otherwise as `make_sender`."""
+    """The decode side over the pool at `region`; `tether` is for `nixl` only. Otherwise as `make_sender`."""
     if connector == "nixl":
         from kv_transfer.nixl import NixlReceiver
 
-        return NixlReceiver(region, worker_name)
+        return NixlReceiver(region, worker_name, tether)
     if connector == "inproc":
         from kv_transfer.inproc import InprocReceiver
 

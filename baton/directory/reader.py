@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from baton import faults
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
 from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
 from baton.errors import BatonError, ErrorCode
+from baton.faults import Point
 from baton.types import WorkerRef
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class DirectoryReader:
         await self._redis.aclose()
 
     async def _read_records(self) -> tuple[list[bytes], list[bytes | None]]:
+        faults.at(Point.DIRECTORY_READ)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.smembers(workers_key(self._fingerprint))
             names = sorted((await pipe.execute())[0])

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from baton import faults
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
 from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.faults import Point
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +111,7 @@ class WorkerRegistrar:
 
     async def _renew(self) -> None:
         """Renews the lease, and rewrites the hashes where Redis does not hold what it should."""
+        faults.at(Point.DIRECTORY_WRITTEN)
         await self._write_changes()
         keys = (self._worker_key, self._workers_key, self._blocks_key, self._blocks_key)
         async with self._redis.pipeline(transaction=False) as pipe:

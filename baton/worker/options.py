@@ -49,6 +49,11 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     aggregated: bool = False
 
     @property
+    def advertised_host(self) -> str:
+        """The host of `advertise_address`; "" when there is none."""
+        return (self.advertise_address or "").rpartition(":")[0].strip("[]")
+
+    @property
     def served_name(self) -> str:
         """What clients call the model."""
         return self.model_name or default_name(self.model)

@@ -5,8 +5,10 @@ import time
 
 from google.protobuf.message import DecodeError
 
+from baton import faults
 from baton.convert import decode_kv_ready
 from baton.errors import BatonError, ErrorCode
+from baton.faults import Point
 from baton.types import EngineStats, KvReady
 from baton_kernels.digest import digest_add, kv_digest
 from engine.context import EngineContext
@@ -48,6 +50,7 @@ class DecodeRole(LocalRole):
         elif isinstance(command, Release):
             self._release(command)
         elif isinstance(command, RenewLease):
+            faults.at(Point.RENEW_RECEIVED)
             self.context.emit(LeaseRenewed(command.call_id, self._grants.renew(command.grant_id, time.time_ns())))
         elif isinstance(command, Abort) and (entry := self._grants.by_key((command.request_id, command.epoch))):
             self._end_grant(entry, fenced=False)
@@ -55,6 +58,7 @@ class DecodeRole(LocalRole):
             super().handle(command)
 
     def _reserve(self, command: Reserve) -> None:
+        faults.at(Point.RESERVE_RECEIVED)
         context = self.context
         request = context.new_request(command)
         request.num_told_positions = request.num_prompt_tokens  # by its prefill worker
@@ -72,6 +76,7 @@ class DecodeRole(LocalRole):
         context.emit(Granted(*request.key, entry.grant, request.num_cached_tokens))
 
     def _release(self, command: Release) -> None:
+        faults.at(Point.RELEASE_RECEIVED)
         if entry := self._grants.by_id(command.grant_id):
             self._end_grant(entry, command.fenced)
         elif command.grant_id in self._admitted:
@@ -96,15 +101,16 @@ class DecodeRole(LocalRole):
             del self._admitted[grant_id]
 
     def poll(self) -> None:
-        for notification in self._receiver.poll():
-            try:
-                ready = decode_kv_ready(notification.payload)
-            except DecodeError:
-                logger.warning("dropped a notification from %s that is no KvReady", notification.sender)
-                continue
-            self._on_ready(ready, time.time_ns())
+        for sender, notification in self._receiver.poll():
+            for payload in faults.messages(Point.KV_READY_RECEIVED, notification):
+                try:
+                    ready = decode_kv_ready(payload)
+                except DecodeError:
+                    logger.warning("dropped a notification from %s that is no KvReady", sender)
+                    continue
+                self._on_ready(ready, time.time_ns())
         now = time.time_ns()
-        self.context.pool.expire_quarantine(now)
+        self.context.pool.expire_quarantine(now, self._receiver.writing)
         for entry in self._grants.expired(now):
             self._grants.close(entry, fenced=False)
             lease_s = self.context.config.lease.lease_s
@@ -126,6 +132,7 @@ class DecodeRole(LocalRole):
         start = time.perf_counter()
         problem = self._problem_with_kv(ready, entry)
         verify_us = int((time.perf_counter() - start) * 1e6)
+        faults.at(Point.KV_VERIFIED)
         if problem:
             self._num_mismatches += 1
             logger.error("request %s: %s", ready.request_id, problem)
@@ -168,6 +175,7 @@ class DecodeRole(LocalRole):
         context.emit(
             Admitted(*request.key, entry.reserved_unix_ns, ready.sent_unix_ns, received_unix_ns, now, verify_us)
         )
+        faults.at(Point.ADMITTED)
 
     def idle_s(self) -> float:
         return POLL_S if len(self._grants) else super().idle_s()

@@ -2,7 +2,9 @@
 
 import time
 
+from baton import faults
 from baton.errors import ErrorCode
+from baton.faults import Point
 from baton.types import EngineStats
 from engine.context import EngineContext
 from engine.messages import Abort, Aborted, AddLocal, Command, Finished
@@ -43,6 +45,7 @@ class LocalRole(EngineRole):
             self.scheduler.add(request)
 
     def _abort(self, command: Abort) -> None:
+        faults.at(Point.ABORT_RECEIVED)
         request = self.scheduler.remove((command.request_id, command.epoch))
         if request:
             self.context.blocks.release(request)
@@ -67,6 +70,7 @@ class LocalRole(EngineRole):
                 self.context.emit(
                     Finished(*item.request.key, item.finish, timeline, cached_tokens=item.request.num_cached_tokens)
                 )
+        faults.at(Point.TOKENS_SENT)
         return bool(outcome.advanced)
 
     def _give_up(self, item: Advanced, problem: str) -> None:

@@ -2,7 +2,9 @@
 
 import time
 
+from baton import faults
 from baton.errors import BatonError, ErrorCode, invalid
+from baton.faults import Point
 from baton.types import EngineStats, Grant
 from engine.context import EngineContext
 from engine.handover_table import HandOverTable
@@ -36,6 +38,7 @@ class PrefillRole(EngineRole):
             self.refuse(command)
 
     def _add(self, command: AddPrefill) -> None:
+        faults.at(Point.PREFILL_ACCEPTED)
         request = self.context.new_request(command)
         try:
             problem = self.context.problem_with(command)
@@ -55,6 +58,7 @@ class PrefillRole(EngineRole):
         for item in outcome.advanced:
             self._announce(outcome, item)
         self.context.flush()  # the first token goes out before its KV
+        faults.at(Point.FIRST_TOKEN_SENT)
         for item in outcome.advanced:
             self._handovers.send(item)
         return bool(outcome.advanced)

@@ -9,6 +9,7 @@ from engine.roles.local import LocalRole
 from engine.roles.prefill import PrefillRole
 from kv_transfer.base import PoolRegion
 from kv_transfer.registry import make_receiver, make_sender
+from kv_transfer.tether.listener import TetherOptions
 
 
 def make_role(context: EngineContext) -> EngineRole:
@@ -23,4 +24,5 @@ def _make_role(context: EngineContext) -> EngineRole:
     region = PoolRegion(pool.data_ptr(), pool.shape[0], context.runner.layout.block_bytes, config.device)
     if config.role is Role.PREFILL:
         return PrefillRole(context, make_sender(config.connector, region, config.worker.name))
-    return DecodeRole(context, make_receiver(config.connector, region, config.worker.name))
+    tether = TetherOptions(config.host, config.advertised_host, linger_s=config.lease.longest_write_s)
+    return DecodeRole(context, make_receiver(config.connector, region, config.worker.name, tether=tether))

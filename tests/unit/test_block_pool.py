@@ -51,7 +51,7 @@ def test_quarantined_blocks_are_not_reused_until_lifted_or_expired() -> None:
     pool.quarantine("a", first, until_unix_ns=100)
     pool.quarantine("b", second, until_unix_ns=200)
     assert pool.allocate(1) is None
-    pool.expire_quarantine(100)
+    pool.expire_quarantine(100, lambda fence_id: False)
     assert pool.num_allocatable == 2
     pool.lift("b")
     pool.lift("b")
@@ -173,7 +173,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 4))
     def time_passes(self, seconds: int) -> None:
         self.clock += seconds
-        self.pool.expire_quarantine(self.clock)
+        self.pool.expire_quarantine(self.clock, lambda fence_id: False)
 
     @invariant()
     def accounted_for(self) -> None:

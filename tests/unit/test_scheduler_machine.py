@@ -138,7 +138,7 @@ class DecodeMachine(SchedulerMachine):
     @rule(seconds=st.integers(1, 3))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        self.engine.blocks.pool.expire_quarantine(self.now_ns())
+        self.engine.blocks.pool.expire_quarantine(self.now_ns(), lambda grant_id: False)
         for entry in self.grants.expired(self.now_ns()):
             self.grants.close(entry, fenced=False)
             self.ended(entry.request.key)
