@@ -11,7 +11,7 @@ class BlockPool:
 
     A block is in one of four states: free (holds nothing of use), cached (unreferenced, but its hash can still hit; the
     oldest is evicted when free blocks run out), active (referenced), or quarantined (unreferenced, but a remote write
-    may still touch it, so it is neither reused nor hit until the quarantine is lifted, or has expired with nobody writing).
+    may still touch it, so it is neither reused nor hit until the quarantine is lifted, or is over and nobody writes).
     """
 
     def __init__(self, num_blocks: int, enable_prefix_caching: bool = True) -> None:
@@ -109,7 +109,7 @@ class BlockPool:
         self._free.extend(blocks)
 
     def expire_quarantine(self, now_unix_ns: int, is_written: Callable[[str], bool]) -> None:
-        """Frees the blocks whose writer's self-fence has expired, unless `is_written` still says so of their fence id."""
+        """Frees the blocks whose writer's self-fence has expired, unless `is_written` says otherwise of its fence."""
         expired = [key for key, (until, _) in self._quarantine.items() if until <= now_unix_ns]
         for fence_id in expired:
             if not is_written(fence_id):

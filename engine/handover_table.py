@@ -122,8 +122,8 @@ class HandOverTable:
                 self._peers.lose(handover.peer_id)
                 self._fail(
                     handover,
-                    f"decode worker {handover.grant.decode.name} does not listen for KV writes; send the request again, "
-                    "and check that worker",
+                    f"decode worker {handover.grant.decode.name} does not listen for KV writes; send the request "
+                    "again, and check that worker",
                 )
             elif handover.waits:
                 self._try(handover, handover.send_waiting)

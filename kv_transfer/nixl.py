@@ -192,8 +192,8 @@ class NixlReceiver(KVReceiver):
     """Lets `NixlSender`s write into its pool.
 
     Raises:
-        BatonError: FAILED_PRECONDITION when NIXL is not installed, cannot register the pool, or `tether` names no address
-            of this machine.
+        BatonError: FAILED_PRECONDITION when NIXL is not installed, cannot register the pool, or `tether` names no
+            address of this machine.
     """
 
     def __init__(self, region: PoolRegion, worker_name: str, tether: TetherOptions | None = None) -> None:

@@ -176,6 +176,6 @@ def _listen(host: str) -> socket.socket:
 def _refused(host: str, error: OSError) -> BatonError:
     return BatonError(
         ErrorCode.FAILED_PRECONDITION,
-        f"kv connector: got host {host!r}, expected an address of this machine that prefill workers can reach ({error}); "
-        "choose another --host or --advertise-address",
+        f"kv connector: got host {host!r}, expected an address of this machine that prefill workers can reach "
+        f"({error}); choose another --host or --advertise-address",
     )

@@ -1,7 +1,7 @@
 """What travels over a tether, and the options of its socket; docs/adr/0017.
 
-The listener greets with the token that its endpoint names, so that nobody takes another process at the same port for it.
-The writer then sends frames of one size: what happens, and to which grant.
+The listener greets with the token that its endpoint names, so that nobody takes another process at its port for it. The
+writer then sends frames of one size: what happens, and to which grant.
 """
 
 import hashlib
