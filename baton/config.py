@@ -61,6 +61,7 @@ class StackOptions:
     lease_s: float = _option(60.0, "How long a grant for a KV transfer lives.")
     longest_write_s: float = _option(2.0, "The longest that one KV write can take.")
     clock_margin_s: float = _option(1.0, "How far the workers' clocks can be apart.")
+    drain_timeout_s: float = _option(20.0, "How long a drained worker's requests have to end, before they are moved.")
     otlp_endpoint: str | None = _option(None, "host:port of an OTLP gRPC receiver that gets all spans too.")
     start_timeout_s: float = _option(180.0, "How long the processes may take to become healthy.")
 
@@ -75,6 +76,8 @@ class StackOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise invalid(f"got {flag(name)} {value}, expected at least {least}")
+        if not 0 <= self.drain_timeout_s < math.inf:
+            raise invalid(f"got --drain-timeout-s {self.drain_timeout_s}, expected seconds, 0 or more")
         for name in ("lease_s", "longest_write_s", "clock_margin_s", "start_timeout_s"):
             if not 0 < getattr(self, name) < math.inf:  # not a number fails, too
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected seconds above 0")

@@ -9,6 +9,7 @@ from baton.convert import sampling_from_pb
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.rpc import worker_pb2, worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
+from baton.worker.admission import Admission
 from baton.worker.calls import prompt_of, when_done
 from decode_service.answer import Answer
 from engine.client import EngineClient
@@ -23,7 +24,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
     """One engine core's front, for local prompts."""
 
-    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str) -> None:
+    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str, admission: Admission) -> None:
+        self._admission = admission
         self._engine = engine
         self._tracing = tracing
         self._worker_name = worker_name
@@ -34,7 +36,8 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
         """Streams an answer; the call's early end aborts the attempt."""
         stream = self._open(request)
         spans = AttemptSpans(self._tracing, context.invocation_metadata(), self._worker_name)
-        answer = Answer(stream, spans, is_local=request.WhichOneof("source") == "local")
+        is_local = request.WhichOneof("source") == "local"
+        answer = Answer(stream, spans, is_local, self._admission)
 
         def ended() -> None:
             answer.call_ended()
@@ -60,6 +63,7 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
         if request.WhichOneof("source") != "local":
             got = f"grant {request.grant_id!r}" if request.grant_id else "neither a grant nor a local prompt"
             raise invalid(f"request {request.request_id}: got {got}; worker {self._worker_name} needs a local prompt")
+        self._admission.check()
         prompt = prompt_of(request.request_id, request.local.prompt_token_ids)
         sampling = sampling_from_pb(request.local.sampling)
         local = request.local

@@ -4,9 +4,10 @@ import time
 from collections.abc import AsyncIterator
 
 from baton.convert import finish_to_pb, logprobs_to_pb, prompt_logprobs_to_pb
-from baton.errors import BatonError, ErrorCode
+from baton.errors import BatonError
 from baton.rpc import worker_pb2
 from baton.telemetry.tracing import SpanEvent
+from baton.worker.admission import Admission
 from engine.event_stream import EventStream, StreamEvent
 from engine.messages import Aborted, Admitted, Failed, Finished, PromptLogprobs, Timeline, Tokens
 from engine.spans import AttemptSpans
@@ -15,8 +16,9 @@ from engine.spans import AttemptSpans
 class Answer:
     """Reads one stream. `is_local`: the prompt is prefilled here."""
 
-    def __init__(self, stream: EventStream, spans: AttemptSpans, is_local: bool) -> None:
+    def __init__(self, stream: EventStream, spans: AttemptSpans, is_local: bool, admission: Admission) -> None:
         self._stream = stream
+        self._admission = admission
         self._spans = spans
         self._is_local = is_local
         self._opened_ns = time.time_ns()
@@ -30,7 +32,8 @@ class Answer:
         """Until the request has finished.
 
         Raises:
-            BatonError: what the core says, or CANCELLED when the attempt was released or aborted.
+            BatonError: what the core says; CANCELLED when the attempt was released or aborted, DRAINING at this
+                worker's end.
         """
         async for event in self._stream:
             if isinstance(event, Failed):
@@ -38,9 +41,7 @@ class Answer:
                 self._record(event.timeline)
                 raise BatonError(event.code, event.message, reason=event.reason)
             if isinstance(event, Aborted):
-                request_id, epoch = self._stream.key
-                message = f"request {request_id} (epoch {epoch}) was cancelled on its decode worker"
-                raise BatonError(ErrorCode.CANCELLED, message)
+                raise self._admission.aborted(*self._stream.key)
             if isinstance(event, Finished):
                 self._cached_tokens = event.cached_tokens
                 self._record(event.timeline)

@@ -8,6 +8,7 @@ from baton.convert import grant_to_pb, sampling_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import worker_pb2
 from baton.telemetry.tracing import Tracing
+from baton.worker.admission import Admission
 from baton.worker.calls import prompt_of
 from decode_service.aggregated import AggregatedServicer, Context
 from decode_service.grant_book import GrantBook, GrantEntry
@@ -21,13 +22,14 @@ logger = logging.getLogger(__name__)
 class DecodeServicer(AggregatedServicer):
     """Adds grants; local prompts work here too."""
 
-    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str) -> None:
-        super().__init__(engine, tracing, worker_name)
+    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str, admission: Admission) -> None:
+        super().__init__(engine, tracing, worker_name, admission)
         self.grants = GrantBook()
         self._give_backs: set[asyncio.Task[None]] = set()
 
     async def Reserve(self, request: worker_pb2.ReserveRequest, context: Context) -> worker_pb2.ReserveResponse:
         """A grant, or a refusal that says when to try again."""
+        self._admission.check()
         prompt = prompt_of(request.request_id, request.prompt_token_ids)
         sampling = sampling_from_pb(request.sampling)
         stream = self._engine.submit(
@@ -59,8 +61,7 @@ class DecodeServicer(AggregatedServicer):
             case Failed():
                 raise BatonError(event.code, event.message, reason=event.reason)
             case _:
-                message = f"request {request.request_id} (epoch {request.epoch}) was cancelled on its decode worker"
-                raise BatonError(ErrorCode.CANCELLED, message)
+                raise self._admission.aborted(request.request_id, request.epoch)
 
     async def Renew(self, request: worker_pb2.RenewRequest, context: Context) -> worker_pb2.RenewResponse:
         """For as long as the grant's KV has not come."""

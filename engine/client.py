@@ -61,6 +61,8 @@ class EngineClient:
         self._outgoing: list[Command] = []
         self._flush_wanted = asyncio.Event()
         self._streams: dict[AttemptKey, EventStream] = {}
+        self._idle = asyncio.Event()  # whether no stream is open
+        self._idle.set()
         self._abort_waiters: dict[AttemptKey, list[asyncio.Future[Aborted]]] = {}
         self._call_waiters: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
@@ -120,6 +122,7 @@ class EngineClient:
         if key in self._streams:
             raise invalid(f"request {key[0]!r} with epoch {key[1]} is running already; a new attempt needs a new epoch")
         self._streams[key] = stream = EventStream(key)
+        self._idle.clear()
         self.send(command)
         return stream
 
@@ -140,6 +143,20 @@ class EngineClient:
         self._abort_waiters.setdefault((request_id, epoch), []).append(waiter)
         self.send(Abort(request_id, epoch))
         return await waiter
+
+    @property
+    def num_open(self) -> int:
+        """Attempts that have not ended: running, waiting, or with a KV write under way."""
+        return len(self._streams)
+
+    async def wait_idle(self) -> None:
+        """Returns when no attempt is open, or when the core is dead."""
+        await self._idle.wait()
+
+    def abort_all(self) -> None:
+        """Aborts every open attempt; each ends once no KV write of it is under way."""
+        for request_id, epoch in self._streams:
+            self.send(Abort(request_id, epoch))
 
     async def stats(self, check: bool = False) -> StatsReply:
         """A snapshot of the core. With `check`, `problems` tells what its integrity check found.
@@ -189,6 +206,11 @@ class EngineClient:
             return await waiter
         finally:
             self._call_waiters.pop(call_id, None)
+
+    @property
+    def death(self) -> str | None:
+        """How the core has ended; None while it lives."""
+        return self._death.result() if self._death.done() else None
 
     async def wait_dead(self) -> str:
         """Waits for the core's end, wanted or not, and tells how it came."""
@@ -281,6 +303,8 @@ class EngineClient:
             stream = self._streams.get(key)
             if stream and stream.put(event):
                 del self._streams[key]
+                if not self._streams:
+                    self._idle.set()
 
     def _end(self, reason: str) -> None:
         """The core is gone: everybody who waits for it hears so."""
@@ -296,6 +320,7 @@ class EngineClient:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+        self._idle.set()
         self._call_waiters.clear()
         self._abort_waiters.clear()
 

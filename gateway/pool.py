@@ -107,6 +107,8 @@ class Pool:
         for key in found.keys() - self._workers.keys():
             logger.info("%s worker %s (%s) at %s", found[key].role, key[0].name, key[0].incarnation, key[1])
             self._workers[key] = Worker(found[key])
+        for key in found.keys() & self._workers.keys():
+            self._workers[key].record = found[key]  # it may say by now that it drains
         unlisted = self._workers.keys() - found.keys()
         # Another life of the same worker, or another worker at its address.
         names, addresses = {ref.name for ref, _ in found}, {address for _, address in found}

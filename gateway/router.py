@@ -152,5 +152,6 @@ def _local(kind: str, ranked: Sequence[Worker], why: str, owned: dict[WorkerRef,
 
 
 def _describe(worker: Worker, owned: dict[WorkerRef, int]) -> str:
-    avoided = ", could not be reached lately" if worker.avoided else ""
+    trouble = "is being drained" if worker.record.draining else "could not be reached lately"
+    avoided = f", {trouble}" if worker.avoided else ""
     return f"{worker.name} owns {owned.get(worker.ref, 0)} blocks, {worker.in_flight} in flight{avoided}"

@@ -43,7 +43,9 @@ class Worker:
 
     @property
     def avoided(self) -> bool:
-        """Whether a call failed a moment ago, or at all where the connection has not come back since."""
+        """Whether it drains, or a call failed a moment ago, or at all where the connection has not come back since."""
+        if self.record.draining:
+            return True
         if not self._failed:
             return False
         recent = self._failed_while_connected and time.monotonic() < self._avoid_until

@@ -7,6 +7,7 @@ import grpc
 from baton.rpc import worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from baton.types import Role, WorkerRef
+from baton.worker.admission import Admission
 from baton.worker.options import parse_options
 from baton.worker.shell import run, run_worker
 from engine.client import EngineClient
@@ -21,8 +22,8 @@ def main() -> int:
     async def start_engine(worker: WorkerRef) -> EngineClient:
         return await EngineClient.start(engine_config(options, Role.PREFILL, worker))
 
-    def add_service(engine: EngineClient, server: grpc.aio.Server, tracing: Tracing) -> None:
-        servicer = PrefillServicer(engine, tracing, options.name)
+    def add_service(engine: EngineClient, server: grpc.aio.Server, tracing: Tracing, admission: Admission) -> None:
+        servicer = PrefillServicer(engine, tracing, options.name, admission)
         worker_pb2_grpc.add_PrefillWorkerServicer_to_server(servicer, server)
 
     return run(run_worker(options, Role.PREFILL, SERVICE_NAME, start_engine, add_service))

@@ -17,6 +17,7 @@ from baton.errors import BatonError, ErrorCode, invalid
 from baton.rpc import worker_pb2, worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from baton.types import FinishReason, TransferStats
+from baton.worker.admission import Admission
 from baton.worker.calls import prompt_of, when_done
 from engine.client import EngineClient
 from engine.event_stream import AttemptKey, EventStream
@@ -32,7 +33,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
     """One engine core's front."""
 
-    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str) -> None:
+    def __init__(self, engine: EngineClient, tracing: Tracing, worker_name: str, admission: Admission) -> None:
+        self._admission = admission
         self._engine = engine
         self._tracing = tracing
         self._worker_name = worker_name
@@ -44,6 +46,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
         """The first token as soon as it is drawn, then how the hand-over went."""
         spans = CallSpans(AttemptSpans(self._tracing, context.invocation_metadata(), self._worker_name))
         command = _command(request)
+        self._admission.check()
         if (request.request_id, request.epoch) in self._cancelled:
             raise _cancelled(request)  # overtaken by its CancelPrefill, which has promised that nothing is written
         stream = self._engine.submit(command)
@@ -69,7 +72,7 @@ class PrefillServicer(worker_pb2_grpc.PrefillWorkerServicer):
                     spans.core_ended(event)
                     raise BatonError(event.code, event.message, reason=event.reason)
                 case Aborted():
-                    raise _cancelled(request)
+                    raise self._admission.aborted(request.request_id, request.epoch)
                 case _:
                     raise AssertionError(f"the engine core answered AddPrefill with {type(event).__name__}")
 

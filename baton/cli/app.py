@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from baton.cli import config_command, demo, doctor, fetch_command, generate, passthrough, up
+from baton.cli import config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
 from baton.errors import BatonError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("up")(up.up)
 app.command("generate")(generate.generate)
+app.command("drain")(drain.drain)
 app.command("fetch")(fetch_command.fetch)
 app.command("config")(config_command.config)
 app.command("doctor")(doctor.doctor)

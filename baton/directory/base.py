@@ -17,6 +17,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     max_model_len: int
     num_blocks: int
     kv_dtype: str = ""  # of its KV pool; "" from a worker that is too old to say
+    draining: bool = False  # it takes nothing new and is about to leave
 
     @property
     def kv_format(self) -> tuple[int, str]:

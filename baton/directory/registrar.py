@@ -36,7 +36,9 @@ class WorkerRegistrar:
         self._redis = connect(redis_url)
         self._outage = OutageLog(logger, "serving goes on; this worker is invisible to gateways that start meanwhile")
         self._worker = worker
+        self._record = record
         self._record_json = msgspec.json.encode(record)
+        self._written = {self._record_json}  # what Redis may hold of this incarnation
         self._workers_key = workers_key(fingerprint)
         self._worker_key = worker_key(fingerprint, worker.name)
         self._blocks_key = blocks_key(fingerprint, worker)
@@ -45,6 +47,7 @@ class WorkerRegistrar:
         self._owned: set[bytes] = set()
         self._changes: deque[tuple[tuple[bytes, ...], tuple[bytes, ...]]] = deque()  # removed, stored
         self._rewrite_due = True
+        self._beat_due = False  # before its time
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +65,13 @@ class WorkerRegistrar:
         if not self._rewrite_due:
             self._changes.append(change)
             self._wake.set()
+
+    def announce_draining(self) -> None:
+        """Has the record say so, at once if Redis answers. Idempotent."""
+        self._record_json = msgspec.json.encode(msgspec.structs.replace(self._record, draining=True))
+        self._written.add(self._record_json)
+        self._beat_due = True
+        self._wake.set()
 
     async def close(self) -> None:
         """Takes the worker out of the directory, if Redis answers. Idempotent."""
@@ -91,7 +101,11 @@ class WorkerRegistrar:
                 await self._beat()
                 continue
             self._wake.clear()
-            await self._guarded(self._write_changes())
+            if self._beat_due:
+                self._beat_due = False
+                await self._beat()
+            else:
+                await self._guarded(self._write_changes())
 
     async def _beat(self) -> None:
         await self._guarded(self._renew())
@@ -172,7 +186,7 @@ class WorkerRegistrar:
             pipe.delete(self._blocks_key)
             pipe.get(self._worker_key)
             _, current = await pipe.execute()
-        if current != self._record_json:
+        if current not in self._written:
             return
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.delete(self._worker_key)
@@ -180,7 +194,7 @@ class WorkerRegistrar:
             await pipe.execute()
 
     def _warn_of_namesake(self, previous: bytes | None) -> None:
-        if previous is not None and previous != self._record_json:
+        if previous is not None and previous not in self._written:
             message = "replaced the record of another %s: an earlier life, or a second worker that needs a --name"
             logger.warning(message, self._worker.name)
 

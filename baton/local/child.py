@@ -78,6 +78,15 @@ class Child:
         if self.exit_code() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def terminate_now(self) -> None:
+        """As `terminate`, but a worker does not drain first: it stops at once on SIGINT.
+
+        Both signals, because SIGINT alone is lost on a process that has not come as far as heeding it.
+        """
+        self.terminate()
+        if self.exit_code() is None:
+            self._process.send_signal(signal.SIGINT)
+
     def wait(self, deadline_monotonic_s: float) -> bool:
         """Whether it has ended by then."""
         while self.exit_code() is None:

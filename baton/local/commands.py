@@ -110,6 +110,7 @@ def _worker(name: str, prefix: Sequence[str], options: StackOptions, around: Sur
         "lease-s": options.lease_s,
         "longest-write-s": options.longest_write_s,
         "clock-margin-s": options.clock_margin_s,
+        "drain-timeout-s": options.drain_timeout_s,
     }
     for flag, value in flags.items():
         if value is not None:

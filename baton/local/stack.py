@@ -14,7 +14,7 @@ from baton.load_options import default_name, is_gguf
 from baton.local.child import Child
 from baton.local.commands import SERVICES, ServiceCommand, Surroundings, gateway_command, redis_command, worker_commands
 from baton.local.ports import check_can_listen, free_port
-from baton.local.readiness import wait_for_redis, wait_for_service
+from baton.local.readiness import read_port, wait_for_redis, wait_for_service
 from baton.local.run_folder import new_run_folder
 from baton.telemetry.collector import Collector
 
@@ -93,7 +93,8 @@ class LocalStack:
     def stop(self) -> None:
         """Asks all processes to stop, kills those that do not, closes the collector. Idempotent.
 
-        Clients of Redis go first. A second Ctrl-C in the meantime kills at once.
+        Clients of Redis go first. Workers do not drain: there is nobody left to take over. A second Ctrl-C in the
+        meantime kills at once.
         """
         if self._stopped:
             return
@@ -103,7 +104,7 @@ class LocalStack:
             services = [child for name, child in self._children.items() if name != "redis"]
             for group in (services, [child for child in self._children.values() if child not in services]):
                 for child in group:
-                    child.terminate()
+                    child.terminate_now() if child.name in self.worker_addresses else child.terminate()
                 for child in group:
                     child.wait(deadline_s)
         finally:
@@ -118,6 +119,9 @@ class LocalStack:
         """Raises:
         BatonError: INTERNAL naming the first process that has ended, with the end of its log.
         """
+        for name in [name for name in self.worker_addresses if name in self._children]:
+            if self._children[name].exit_code() == 0:
+                del self._children[name]  # drained
         for child in self._children.values():
             child.check_running()
 
@@ -129,11 +133,15 @@ class LocalStack:
         """Kills a process and its own children with SIGKILL, as a crash would; for tests of recovery."""
         self._children.pop(self._known(name)).kill()
 
-    def restart(self, name: str) -> str:
+    def restart(self, name: str, same_port: bool = False) -> str:
         """Kills a gateway or worker if it still runs and starts it anew; returns its new address."""
         if name in self._children:
             self.kill(name)
         service = self._commands[self._known(name)]
+        if same_port:
+            command = [*service.command, "--port", str(read_port(service.port_file))]  # the last one counts
+            service = service._replace(command=command)
+        self.worker_addresses.pop(name, None)
         self._spawn(service)
         self._wait_for(service, time.monotonic() + self.options.start_timeout_s)
         return self.gateway_address if name == "gateway" else self.worker_addresses[name]

@@ -278,6 +278,18 @@ class ResetPrefixCacheResponse(_message.Message):
     blocks: int
     def __init__(self, blocks: _Optional[int] = ...) -> None: ...
 
+class DrainRequest(_message.Message):
+    __slots__ = ("timeout_s",)
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    timeout_s: float
+    def __init__(self, timeout_s: _Optional[float] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("requests_open",)
+    REQUESTS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    requests_open: int
+    def __init__(self, requests_open: _Optional[int] = ...) -> None: ...
+
 class WorkerStats(_message.Message):
     __slots__ = ("blocks_total", "blocks_free", "blocks_cached", "blocks_active", "blocks_quarantined", "requests_running", "requests_waiting", "grants_open", "steps", "prefix_query_tokens", "prefix_hit_tokens", "preemptions", "digest_mismatches", "swap_preemptions", "swap_blocks_used")
     BLOCKS_TOTAL_FIELD_NUMBER: _ClassVar[int]

@@ -427,6 +427,11 @@ class WorkerControlStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/baton.v1.WorkerControl/Drain',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerControlServicer(object):
@@ -458,6 +463,14 @@ class WorkerControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Begins to drain, as SIGTERM does, and answers at once: from now on nothing new is taken; what runs is finished or
+        ended with the reason DRAINING, so that gateways go on elsewhere; then the process exits with 0. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -480,6 +493,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.ResetPrefixCache,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -590,6 +608,33 @@ class WorkerControl(object):
             '/baton.v1.WorkerControl/ResetPrefixCache',
             baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheRequest.SerializeToString,
             baton_dot_rpc_dot_worker__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.WorkerControl/Drain',
+            baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

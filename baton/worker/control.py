@@ -1,10 +1,11 @@
 """The WorkerControl service, which every worker offers: what it is, how it is doing, whether its blocks add up."""
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from baton.errors import BatonError, ErrorCode
+from baton.errors import BatonError, ErrorCode, invalid
 from baton.rpc import worker_pb2, worker_pb2_grpc
 from baton.types import EngineStats
 from baton.worker.engine import Engine
@@ -15,9 +16,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ControlServicer(worker_pb2_grpc.WorkerControlServicer):
     """Answers from what does not change, and from the engine."""
 
-    def __init__(self, info: worker_pb2.WorkerInfo, engine: Engine) -> None:
+    def __init__(
+        self, info: worker_pb2.WorkerInfo, engine: Engine, begin_drain: Callable[[float | None], None]
+    ) -> None:
         self._info = info
         self._engine = engine
+        self._begin_drain = begin_drain
 
     async def GetWorkerInfo(self, request: worker_pb2.GetWorkerInfoRequest, context: Context) -> worker_pb2.WorkerInfo:
         """What this worker is."""
@@ -45,6 +49,14 @@ class ControlServicer(worker_pb2_grpc.WorkerControlServicer):
     ) -> worker_pb2.ResetPrefixCacheResponse:
         """Drops cached blocks that nobody uses; the directory hears of it as of any other eviction."""
         return worker_pb2.ResetPrefixCacheResponse(blocks=await self._engine.reset_prefix_cache())
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Context) -> worker_pb2.DrainResponse:
+        """As SIGTERM; whoever waits for the end watches the process, or its port."""
+        timeout_s = request.timeout_s if request.HasField("timeout_s") else None
+        if timeout_s is not None and not 0 <= timeout_s < float("inf"):
+            raise invalid(f"timeout_s: got {timeout_s:g}, expected seconds, 0 or more")
+        self._begin_drain(timeout_s)
+        return worker_pb2.DrainResponse(requests_open=self._engine.num_open)
 
 
 def stats_to_pb(stats: EngineStats) -> worker_pb2.WorkerStats:

@@ -49,6 +49,20 @@ class Engine(Protocol):
     async def reset_prefix_cache(self) -> int:
         """Drops cached blocks that nobody uses, and says how many. Raises BatonError UNAVAILABLE when it is dead."""
 
+    @property
+    def num_open(self) -> int:
+        """Attempts that have not ended: running, waiting, or with a KV write under way."""
+
+    async def wait_idle(self) -> None:
+        """Returns when no attempt is open, or when the engine is dead."""
+
+    def abort_all(self) -> None:
+        """Aborts every open attempt; each ends once no KV write of it is under way."""
+
+    @property
+    def death(self) -> str | None:
+        """How the engine has ended; None while it lives."""
+
     async def wait_dead(self) -> str:
         """Returns once the engine has ended, with how."""
 

@@ -45,6 +45,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     clock_margin_s: float
     no_prefix_caching: bool
     growth_reserve_blocks: int
+    drain_timeout_s: float
     port_file: str | None
     aggregated: bool = False
 
@@ -83,6 +84,12 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
     add("--advertise-address", metavar="HOST:PORT", help="what gateways connect to; default: --host and the port")
     add("--redis-url", default="redis://127.0.0.1:6379/0", help="the worker directory")
     add("--otlp-endpoint", metavar="HOST:PORT", help="OTLP gRPC receiver for traces; default: none")
+    add(
+        "--drain-timeout-s",
+        type=_time,
+        default=20.0,
+        help="what runs has so long to end after SIGTERM; a second one, or SIGINT, stops at once",
+    )
     add("--port-file", metavar="PATH", help="where to write the port once the worker serves")
 
 
@@ -141,6 +148,10 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a share above 0 and at most 1")
     return value
+
+
+def _time(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _seconds(text: str) -> float:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,14 +18,16 @@ from baton.grpc_util.server import Server
 from baton.rpc import worker_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from baton.types import Role, WorkerRef
+from baton.worker.admission import Admission
 from baton.worker.control import ControlServicer
 from baton.worker.engine import Engine
 from baton.worker.identity import Identity
+from baton.worker.leaving import Asked, Leaving
 from baton.worker.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 2.0  # for running calls, when the worker is asked to stop
+GRACE_S = 2.0  # for calls to take their last answers when the worker leaves
 _CONTROL = "baton.v1.WorkerControl"
 _WILDCARDS = ("0.0.0.0", "::", "[::]")
 
@@ -49,9 +50,9 @@ async def run_worker(
     role: Role,
     service_name: str,
     start_engine: Callable[[WorkerRef], Awaitable[EngineT]],
-    add_service: Callable[[EngineT, grpc.aio.Server, Tracing], None],
+    add_service: Callable[[EngineT, grpc.aio.Server, Tracing, Admission], None],
 ) -> int:
-    """Serves until SIGTERM or SIGINT (0) or until the engine dies (1).
+    """Serves until it is asked to leave and has left in order (0), or until the engine dies (1).
 
     Args:
         options: the command line.
@@ -66,29 +67,28 @@ async def run_worker(
     if options.advertise_address is None and options.host in _WILDCARDS:
         raise invalid(f"got --host {options.host}, which nobody can connect to; add --advertise-address")
     check_url(options.redis_url)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asked, admission = Asked(options.drain_timeout_s), Admission(options.name)
+    asked.listen()
     worker = WorkerRef(options.name, uuid.uuid4().hex)
     tracing = Tracing(f"baton-{role.value}", options.otlp_endpoint, options.name)
     try:
-        engine = await _unless(stop, start_engine(worker))
+        engine = await _unless(asked.drain, start_engine(worker))  # there is nothing to drain yet
         if engine is None:
             return 0
         try:
             server = Server([service_name, _CONTROL])
-            add_service(engine, server.grpc, tracing)
-            return await _serve(Identity(options, role, worker), engine, server, stop)
+            add_service(engine, server.grpc, tracing, admission)
+            return await _serve(Identity(options, role, worker), engine, server, asked, admission)
         finally:
             await engine.close()
     finally:
         tracing.close()
 
 
-async def _serve(identity: Identity, engine: Engine, server: Server, stop: asyncio.Event) -> int:
+async def _serve(identity: Identity, engine: Engine, server: Server, asked: Asked, admission: Admission) -> int:
     """From listening to having stopped to listen; the exit code."""
     options = identity.options
-    control = ControlServicer(identity.info(engine.ready), engine)
+    control = ControlServicer(identity.info(engine.ready), engine, asked.begin_drain)
     worker_pb2_grpc.add_WorkerControlServicer_to_server(control, server.grpc)
     port = await server.start(options.host, options.port)
     record = identity.record(engine.ready, port)
@@ -100,11 +100,15 @@ async def _serve(identity: Identity, engine: Engine, server: Server, stop: async
         if options.port_file:
             _write_atomically(Path(options.port_file), str(port))
         logger.info("%s worker %s serves %s at %s", record.role, options.name, record.model, record.address)
-        death = await _unless(stop, engine.wait_dead())
-        if death is None:
+        await _unless(asked.drain, engine.wait_dead())
+        if engine.death is None:
+            leaving = Leaving(options.name, engine, server, registrar, admission)
+            await _unless(asked.stop, leaving.drain(asked.timeout_s))
+            await leaving.abort_rest()
+        if engine.death is None:
             logger.info("worker %s stops", options.name)
             return 0
-        logger.error("the engine core of worker %s %s; giving up", options.name, death)
+        logger.error("the engine core of worker %s %s; giving up", options.name, engine.death)
         return 1
     finally:
         await server.set_serving(False)

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGINT
 
 import grpc
 import psutil
@@ -80,7 +80,8 @@ class WorkerProcess:
             await self.channel.close()
         children = psutil.Process(self.process.pid).children() if self.process.poll() is None else []
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.terminate()
+            self.process.send_signal(SIGINT)  # nothing is drained
         try:
             await self.wait_exit()
         finally:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,9 @@ def main() -> None:
         sys.exit("the model does not fit: lower --kv-cache-bytes")
     if options.behaviour == "ignore-sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if options.behaviour == "leave":
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if options.behaviour == "with-child":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     server = grpc.server(futures.ThreadPoolExecutor(2))

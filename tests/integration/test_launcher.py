@@ -107,6 +107,7 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
         "--lease-s": "7.5",
         "--longest-write-s": "2.0",
         "--clock-margin-s": "1.0",
+        "--drain-timeout-s": "20.0",
         "--port-file": str(stack.run_folder / "prefill-0.port"),
     }
     flags = worker[2:]
@@ -158,6 +159,15 @@ def test_a_later_death_is_told(model: Path) -> None:
         wait_until(lambda: "prefill-0" not in stack.pids)
         with pytest.raises(BatonError, match=r"prefill-0 exited with code 1; (.|\n)*out of memory"):
             stack.check_running()
+
+
+def test_a_worker_that_has_left_in_order_is_no_failure(model: Path) -> None:
+    with make_stack(model, {"decode": "leave"}) as stack:
+        os.kill(stack.pids["decode-0"], signal.SIGTERM)
+        wait_until(lambda: "decode-0" not in stack.pids)
+        stack.check_running()
+        old_address = stack.worker_addresses["decode-0"]
+        assert stack.restart("decode-0", same_port=True) == old_address
 
 
 def test_a_killed_worker_can_be_started_again(model: Path) -> None:

@@ -15,6 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.convert import sampling_to_pb
 from baton.directory.base import workers_key
+from baton.errors import Reason
+from baton.grpc_util.status import from_rpc_error
 from baton.rpc import worker_pb2
 from baton.types import SamplingParams
 from tests.fakes.redis_server import RedisServer
@@ -68,31 +70,20 @@ async def read_all(call: Any) -> list[worker_pb2.DecodeEvent]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_worker_in_order(launch: Launch, redis: RedisServer, number: signal.Signals) -> None:
-    worker = await launch().wait_serving()
+    worker = await launch("--drain-timeout-s", "0.1").wait_serving()
     assert await health(worker) == health_pb2.HealthCheckResponse.SERVING
     assert registered(redis) == {b"w"}
     core = psutil.Process(worker.core_pid())
     call = worker.decode.Decode(LOCAL)
     await anext(aiter(call))
     worker.process.send_signal(number)
-    with pytest.raises(grpc.aio.AioRpcError):  # it does not end within the grace
+    with pytest.raises(grpc.aio.AioRpcError) as raised:  # it does not end in time
         await read_all(call)
+    assert from_rpc_error(raised.value, "w").reason is Reason.DRAINING  # the gateway goes on elsewhere
     assert await worker.wait_exit() == 0
     assert registered(redis) == set()
     assert not core.is_running()
     assert "Traceback" not in worker.log()
-
-
-async def test_running_calls_get_a_grace(launch: Launch) -> None:
-    worker = await launch(core_flags=("--step-ms", "20")).wait_serving()
-    sampling = sampling_to_pb(SamplingParams(max_tokens=30))
-    local = worker_pb2.LocalPrompt(prompt_token_ids=PROMPT, sampling=sampling)
-    call = worker.decode.Decode(worker_pb2.DecodeRequest(request_id="r", epoch=1, local=local))
-    await anext(aiter(call))
-    worker.process.terminate()
-    events = await read_all(call)
-    assert events[-1].HasField("finished")
-    assert await worker.wait_exit() == 0
 
 
 async def test_a_dead_core_fails_its_requests_and_ends_the_worker(launch: Launch, redis: RedisServer) -> None:

@@ -17,8 +17,9 @@ from baton.cli.checks import Result, Status
 from baton.cli.generate import parse_biases
 from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError
+from baton.local.run_folder import RunFile, new_run_folder, write_run_file
 
-COMMANDS = ["demo", "up", "generate", "fetch", "config", "doctor", "gateway", "prefill", "decode"]
+COMMANDS = ["demo", "up", "generate", "drain", "fetch", "config", "doctor", "gateway", "prefill", "decode"]
 
 
 @pytest.fixture(autouse=True)
@@ -192,6 +193,29 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error_line(
     monkeypatch.setenv("BATON_HOME", str(tmp_path / "file"))
     assert fails("fetch", "owner/name") == 1
     assert capsys.readouterr().err.startswith("error: [Errno 20] Not a directory")
+
+
+@pytest.mark.parametrize(
+    ("worker", "message"),
+    [
+        ("decode-0", "no stack runs on this machine"),
+        ("host:0", "worker: got 'host:0', expected host:port"),
+        ("127.0.0.1:9", "worker 127.0.0.1:9 does not answer"),
+    ],
+)
+def test_drain_says_which_worker_it_cannot_find(worker: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails("drain", worker) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_drain_finds_a_worker_of_the_running_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = new_run_folder()
+    write_run_file(RunFile(os.getpid(), "", "", str(folder)))
+    (folder / "decode-1.port").write_text("9")
+    assert fails("drain", "decode-0") == 1
+    assert "expected one of the running stack's (decode-1) or host:port" in capsys.readouterr().err
+    assert fails("drain", "decode-1") == 1
+    assert "worker decode-1 does not answer at 127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_logit_biases_are_pairs() -> None:

@@ -1,0 +1,64 @@
+"""Workers that leave under load and come back under the same address: no client notices, nothing is left behind."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from baton.cli.app import app
+from baton.local.stack import LocalStack
+from tests.e2e.client import assert_at_rest
+from tests.e2e.under_load import assert_same, busiest, mixed_requests, restart, stack_options, stream_all
+
+
+@pytest.fixture(scope="module")
+def stack(smollm2: Path) -> Iterator[LocalStack]:
+    with LocalStack(stack_options(str(smollm2))) as stack:
+        yield stack
+
+
+def drain(stack: LocalStack, name: str, timeout_s: float) -> None:
+    result = CliRunner().invoke(app, ["drain", stack.worker_addresses[name], "--timeout-s", str(timeout_s)])
+    assert result.exit_code == 0, result.output
+
+
+def assert_left(stack: LocalStack, name: str) -> None:
+    """With exit code 0, which the launcher does not take for a failure."""
+    deadline = time.monotonic() + 20
+    while name in stack.pids:
+        assert time.monotonic() < deadline, f"{name} is still there"
+        time.sleep(0.05)
+    stack.check_running()
+
+
+def test_a_decode_worker_finishes_what_it_runs(stack: LocalStack) -> None:
+    requests = mixed_requests(100, 60, 40)
+    expected = stream_all(stack, requests, lambda tokens: True, lambda: None)
+    left: list[str] = []
+
+    def leave() -> None:
+        left.append(busiest(stack, "decode"))
+        os.kill(stack.pids[left[0]], signal.SIGTERM)
+
+    got = stream_all(stack, requests, lambda tokens: tokens >= 60, leave)
+    assert_same(got, expected)
+    assert left[0] in {answer[-1].hand_over.decode_worker for answer in got}  # nobody was sent elsewhere
+    assert_left(stack, left[0])
+    # Nothing of it may go there now.
+    assert_same(stream_all(stack, requests, lambda tokens: True, lambda: None), expected)
+    assert_at_rest([address for name, address in stack.worker_addresses.items() if name != left[0]])
+    restart(stack, left[0])
+
+
+def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
+    requests = mixed_requests(3000, 400, 6)
+    got = stream_all(stack, requests, lambda tokens: tokens >= 1, lambda: drain(stack, "prefill-1", 20.0))
+    assert_left(stack, "prefill-1")
+    assert_same(got, stream_all(stack, requests, lambda tokens: True, lambda: None))
+    # No lease is waited for: what it had begun has ended well.
+    assert_at_rest([address for name, address in stack.worker_addresses.items() if name != "prefill-1"], within_s=3)
+    restart(stack, "prefill-1")
