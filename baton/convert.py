@@ -225,6 +225,7 @@ def encode_kv_ready(ready: KvReady) -> bytes:
         first_token=ready.first_token,
         sampler_position=ready.sampler_position,
         sent_unix_ns=ready.sent_unix_ns,
+        drawn_token_ids=ready.drawn_tokens,
     ).SerializeToString()
 
 
@@ -241,6 +242,7 @@ def decode_kv_ready(payload: bytes) -> KvReady:
         first_token=pb.first_token,
         sampler_position=pb.sampler_position,
         sent_unix_ns=pb.sent_unix_ns,
+        drawn_tokens=tuple(pb.drawn_token_ids),
     )
 
 

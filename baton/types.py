@@ -111,17 +111,18 @@ class ChunkDigest(msgspec.Struct, frozen=True):
 
 
 class KvReady(msgspec.Struct, frozen=True):
-    """Prefill's word that all KV of a grant is written; rides on the notification of the last write."""
+    """The sender's word that all KV of a grant is written; rides on the notification of the last write."""
 
     grant_id: str
     request_id: str
     epoch: int
     decode_incarnation: str
-    prefill: WorkerRef
+    prefill: WorkerRef  # or the decode worker that hands a running request on
     digests: tuple[ChunkDigest, ...]
     first_token: int
     sampler_position: int
     sent_unix_ns: int
+    drawn_tokens: tuple[int, ...] = ()  # output since the reservation and before `first_token`; its KV is written too
 
 
 class TransferStats(msgspec.Struct, frozen=True):

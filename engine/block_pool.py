@@ -67,6 +67,13 @@ class BlockPool:
             self._refs[block] += 1
         return blocks
 
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more reference to each of these active blocks."""
+        for block in blocks:
+            if self._refs[block] < 1:
+                raise RuntimeError(f"block {block} is shared, but nobody holds it")
+            self._refs[block] += 1
+
     def register(self, block: int, block_hash: bytes) -> None:
         """Makes an active, full block findable; a no-op when the same content is cached in another block already."""
         if self._caching and block_hash not in self._block_of and block not in self._hash_of:

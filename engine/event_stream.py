@@ -3,15 +3,21 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
-from engine.messages import Aborted, Admitted, Failed, Finished, Granted, PromptLogprobs, Refused, Tokens
+from engine.messages import Aborted, Admitted, Failed, Finished, Granted, Moved, PromptLogprobs, Refused, Tokens
 
-StreamEvent = Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Failed | Aborted
+
+class MoveWanted(NamedTuple):
+    """Said by the service, not by its core: whoever reads the stream may have the request go on elsewhere."""
+
+
+StreamEvent = Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Moved | Failed | Aborted | MoveWanted
 AttemptKey = tuple[str, int]  # request id, epoch
 
 
 class EventStream(AsyncIterator[StreamEvent]):
-    """The events of one attempt, in order; ends after Refused, Finished, Failed or Aborted.
+    """The events of one attempt, in order; ends after Refused, Finished, Moved, Failed or Aborted.
 
     For one consumer. A consumer that goes away early leaves nothing behind: the client drops the stream when the core
     ends the attempt.
@@ -50,7 +56,7 @@ class EventStream(AsyncIterator[StreamEvent]):
     def put(self, event: StreamEvent) -> bool:
         """For the client: queues `event`; True when it ends the stream."""
         self._queue.append(event)
-        self._over = isinstance(event, Refused | Finished | Failed | Aborted)
+        self._over = isinstance(event, Refused | Finished | Moved | Failed | Aborted)
         self._arrived.set()
         if self._over and self._when_over:
             self._when_over()

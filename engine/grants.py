@@ -35,8 +35,8 @@ class GrantTable:
     def __len__(self) -> int:
         return len(self._open)
 
-    def reserve(self, request: Request, num_running: int, now_unix_ns: int) -> OpenGrant:
-        """Takes prefix hits and allocates the rest of the prompt's blocks.
+    def reserve(self, request: Request, num_running: int, now_unix_ns: int, num_extra_tokens: int = 0) -> OpenGrant:
+        """Takes prefix hits and allocates the rest of the prompt's blocks, and those for `num_extra_tokens` behind it.
 
         Raises:
             BatonError: RESOURCE_EXHAUSTED with a retry time when that would eat into the growth reserve of others.
@@ -44,7 +44,8 @@ class GrantTable:
         blocks, pool = self._context.blocks, self._context.pool
         blocks.take_prefix(request)
         num_hit_blocks = len(request.block_ids)
-        missing = blocks.blocks_for(request.num_given_tokens) - num_hit_blocks
+        num_tokens = min(request.num_given_tokens + num_extra_tokens, self._context.max_model_len)
+        missing = blocks.blocks_for(num_tokens) - num_hit_blocks
         holders = num_running + len(self._open)
         reserve = self._context.config.scheduler.growth_reserve_blocks * holders
         if missing + reserve > pool.num_allocatable:
@@ -55,7 +56,7 @@ class GrantTable:
                 f"prompt needs {missing} and {holders} other requests keep {reserve} to grow; try again later",
                 RETRY_AFTER_S,
             )
-        blocks.grow(request, request.num_given_tokens)
+        blocks.grow(request, num_tokens)
         blocks.count_query(request)
         lease = self._context.config.lease
         grant = Grant(

@@ -1,4 +1,4 @@
-"""One request's hand-over on the prefill side: which blocks have travelled, and what happens when the last one has."""
+"""One request's hand-over on the sending side: which blocks have travelled, and what happens when the last one has."""
 
 import time
 from typing import NamedTuple
@@ -7,12 +7,14 @@ import msgspec
 
 from baton import faults
 from baton.convert import encode_kv_ready
+from baton.errors import ErrorCode
 from baton.faults import Point
 from baton.types import ChunkDigest, Grant, KvReady, TransferStats
 from baton_kernels.digest import kv_digest
 from engine.context import EngineContext
-from engine.messages import Event, WriteSpan
+from engine.messages import Event, Failed, Finished, WriteSpan
 from engine.request import Request
+from engine.scheduler.base import Scheduler
 from kv_transfer.base import KVSender, WriteDone
 
 
@@ -48,6 +50,7 @@ class HandOver:
         self._transfer_us = 0
         self._first_token: int | None = None
         self._waits_since_s: float | None = None  # for decode's word that it listens
+        self._drawn_tokens: tuple[int, ...] = ()  # that the receiver has not been told of, before the first one
         self.ready_sent = False
 
     @property
@@ -173,6 +176,7 @@ class HandOver:
             first_token=first_token,
             sampler_position=self.request.num_output_tokens,
             sent_unix_ns=sent_unix_ns,
+            drawn_tokens=self._drawn_tokens,
         )
 
     def write_ended(self, done: WriteDone) -> None:
@@ -182,6 +186,29 @@ class HandOver:
         end_ns = write.posted_unix_ns + done.transfer_us * 1000
         self._transfer_us += done.transfer_us
         self.request.writes.append(WriteSpan(write.posted_unix_ns, end_ns, write.num_blocks, num_bytes))
+
+    @property
+    def block_ids(self) -> list[int]:
+        """The blocks that it keeps."""
+        return self.request.block_ids
+
+    def leave(self, scheduler: Scheduler) -> None:
+        """It is over: nothing more is to be computed for it."""
+        scheduler.remove(self.request.key)
+
+    def release(self) -> None:
+        """Gives its blocks back; no write of it is under way."""
+        self._context.blocks.release(self.request)
+
+    def failed(self, message: str) -> list[Event]:
+        """The last events when it cannot be done."""
+        timeline = self.request.timeline(time.time_ns())
+        return [Failed(*self.request.key, ErrorCode.UNAVAILABLE, message, timeline)]
+
+    def finished(self) -> list[Event]:
+        """The last events when all is written."""
+        timeline, cached_tokens = self.request.timeline(time.time_ns()), self.request.num_cached_tokens
+        return [Finished(*self.request.key, None, timeline, cached_tokens=cached_tokens, transfer=self.stats())]
 
     def stats(self) -> TransferStats:
         """What it cost; complete when all writes have ended."""

@@ -1,22 +1,27 @@
-"""All hand-overs of one prefill worker, each from its request's arrival until no write of it is under way."""
+"""All hand-overs of one sending worker, each from its request's arrival until no write of it is under way."""
 
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
 
 from baton import faults
-from baton.errors import BatonError, ErrorCode, invalid
+from baton.errors import BatonError, invalid
 from baton.faults import Point
 from baton.types import Grant
 from engine.context import EngineContext
 from engine.handover import HandOver, LeaseOver
-from engine.messages import Aborted, Event, Failed, Finished
+from engine.messages import Aborted, Event, MigrateEnded
 from engine.peers import Peers
 from engine.request import Key, Request
 from engine.scheduler.base import Advanced, Scheduler
 from kv_transfer.base import KVSender, WriteDone
 
 logger = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=HandOver)
 
 _LEASE_OVER = (
     "the grant's lease ran out before all KV was sent; send the request again, raise --lease-s on decode, or add "
@@ -45,6 +50,15 @@ class HandOverTable:
         """Connects to the grant's worker and queues the request.
 
         Raises:
+            BatonError: as `open`.
+        """
+        self.open(grant, lambda peer_id: HandOver(self._context, self._sender, request, grant, peer_id))
+        self._scheduler.add(request)
+
+    def open(self, grant: Grant, make: Callable[[str], H]) -> H:
+        """Connects to the grant's worker and takes the hand-over that `make` makes for that peer id.
+
+        Raises:
             BatonError: the worker cannot be reached, or the grant names blocks that it does not have.
         """
         peer_id, num_blocks = self._peers.connect(grant.decode, grant.endpoint)
@@ -54,8 +68,9 @@ class HandOverTable:
                 f"grant {grant.grant_id}: got block {outside[0]}, expected 0 to {num_blocks - 1}, the blocks of decode "
                 f"worker {grant.decode.name}; reserve again"
             )
-        self._open[request.key] = HandOver(self._context, self._sender, request, grant, peer_id)
-        self._scheduler.add(request)
+        handover = make(peer_id)
+        self._open[handover.request.key] = handover
+        return handover
 
     def send(self, item: Advanced) -> None:
         """Posts what a step has completed, unless the request is over."""
@@ -64,11 +79,12 @@ class HandOverTable:
             return
         token = item.token
         if token is None:
-            self._try(handover, handover.send_chunk)
+            self.attempt(handover, handover.send_chunk)
         else:
-            self._try(handover, lambda: handover.prompt_done(token))
+            self.attempt(handover, lambda: handover.prompt_done(token))
 
-    def _try(self, handover: HandOver, send: Callable[[], None]) -> None:
+    def attempt(self, handover: HandOver, send: Callable[[], None]) -> None:
+        """Calls what posts something of an open hand-over; ends it when nothing may be posted any more."""
         try:
             send()
         except LeaseOver:
@@ -76,6 +92,10 @@ class HandOverTable:
         except BatonError as error:  # decode cannot be told of writes any more
             self._peers.lose(handover.peer_id)
             self._fail(handover, error.message)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether the last events of that key's hand-over are still to come."""
+        return key in self._open
 
     def end(self, key: Key, last_events: list[Event]) -> None:
         """Ends an open request with these events, now or when its last write has ended."""
@@ -126,7 +146,7 @@ class HandOverTable:
                     "again, and check that worker",
                 )
             elif handover.waits:
-                self._try(handover, handover.send_waiting)
+                self.attempt(handover, handover.send_waiting)
         self._forget_unfenced(now)
         if self._peers.any_to_leave:
             self._peers.leave_unused({handover.peer_id for handover in self._all()})
@@ -138,7 +158,7 @@ class HandOverTable:
 
     def holders(self) -> list[list[int]]:
         """The block lists of all requests, for the integrity check."""
-        return [handover.request.block_ids for handover in self._all()]
+        return [handover.block_ids for handover in self._all()]
 
     def _all(self) -> list[HandOver]:
         return [*self._open.values(), *self._hung]
@@ -153,9 +173,9 @@ class HandOverTable:
         elif done.error:
             self._fail(handover, f"KV write to decode worker {handover.grant.decode.name} failed: {done.error}")
         elif handover.ready_sent:
-            self._end(handover, [_finished(handover)])
+            self._end(handover, handover.finished())
         elif not self._peers.is_lost(handover.peer_id):
-            self._try(handover, handover.send_last)
+            self.attempt(handover, handover.send_last)
 
     def _distrust(self, handover: HandOver) -> None:
         """A write of it may land later: decode must hear so until it has waited for that itself; its peer is lost."""
@@ -183,15 +203,13 @@ class HandOverTable:
         self._close(handover)
 
     def _fail(self, handover: HandOver, message: str) -> None:
-        request = handover.request
-        timeline = request.timeline(time.time_ns())
-        self._end(handover, [Failed(*request.key, ErrorCode.UNAVAILABLE, message, timeline)])
+        self._end(handover, handover.failed(message))
 
     def _end(self, handover: HandOver, last_events: list[Event]) -> None:
         """The first end counts."""
         if not handover.last_events:
             handover.last_events = last_events
-            self._scheduler.remove(handover.request.key)
+            handover.leave(self._scheduler)
             self._settle(handover)
 
     def _settle(self, handover: HandOver) -> None:
@@ -205,7 +223,7 @@ class HandOverTable:
             self._hung.remove(handover)
         else:
             self._close(handover)
-        self._context.blocks.release(handover.request)
+        handover.release()
 
     def _close(self, handover: HandOver) -> None:
         del self._open[handover.request.key]
@@ -213,18 +231,7 @@ class HandOverTable:
             self._emit(event)
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, Aborted):
-            key = (event.request_id, event.epoch)
-            event = Aborted(*key, fenced=key not in self._unfenced)
+        if isinstance(event, Aborted | MigrateEnded):
+            fenced = (event.request_id, event.epoch) not in self._unfenced
+            event = msgspec.structs.replace(event, fenced=fenced)
         self._context.emit(event)
-
-
-def _finished(handover: HandOver) -> Finished:
-    request = handover.request
-    return Finished(
-        *request.key,
-        reason=None,
-        timeline=request.timeline(time.time_ns()),
-        cached_tokens=request.num_cached_tokens,
-        transfer=handover.stats(),
-    )

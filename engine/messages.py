@@ -1,8 +1,8 @@
 """What a service and its engine core say to each other: msgpack-coded structs over one Unix socket, in batches.
 
 Every request is named by (request_id, epoch); the epoch names the attempt. The core ends each `AddLocal`, `AddPrefill`
-and granted `Reserve` with exactly one of `Finished`, `Failed` or `Aborted`; a granted reservation that is released or
-aborted, before its KV has come or after, ends with `Aborted`. Times are unix nanoseconds.
+and granted `Reserve` with exactly one of `Finished`, `Moved`, `Failed` or `Aborted`; a granted reservation that is
+released or aborted, before its KV has come or after, ends with `Aborted`. Times are unix nanoseconds.
 """
 
 import msgspec
@@ -50,6 +50,7 @@ class Reserve(Message, frozen=True, tag=True):
     sampling: SamplingParams
     output: tuple[int, ...] = ()  # as in AddLocal
     priority: int = 0
+    num_extra_tokens: int = 0  # room for so many more, which a running request may draw until it is handed on
 
 
 class Release(Message, frozen=True, tag=True):
@@ -73,6 +74,16 @@ class ExtendLease(Message, frozen=True, tag=True):
     request_id: str
     epoch: int
     lease_deadline_unix_ns: int
+
+
+class Migrate(Message, frozen=True, tag=True):
+    """Hand a running request on to the worker that has granted room for it; answered by `MigrateEnded`."""
+
+    call_id: int
+    request_id: str
+    epoch: int
+    grant: Grant
+    num_reserved_tokens: int  # prompt and output that the grant was reserved with
 
 
 class Abort(Message, frozen=True, tag=True):
@@ -106,6 +117,7 @@ Command = (
     | Release
     | RenewLease
     | ExtendLease
+    | Migrate
     | Abort
     | GetStats
     | ResetPrefixCache
@@ -248,6 +260,27 @@ class LeaseExtended(Message, frozen=True, tag=True):
     known: bool  # False: nothing is to be written (any more)
 
 
+class Moved(Message, frozen=True, tag=True):
+    """The request goes on on another worker, from `output_position` on. Nothing of it is held here any more."""
+
+    request_id: str
+    epoch: int
+    output_position: int
+    timeline: Timeline
+    transfer: TransferStats
+
+
+class MigrateEnded(Message, frozen=True, tag=True):
+    """Where it was not `moved`, `problem` says why; it goes on here unless it has ended. `fenced` as in `Aborted`."""
+
+    call_id: int
+    request_id: str
+    epoch: int
+    moved: bool
+    fenced: bool = True
+    problem: str = ""
+
+
 class PrefixCacheReset(Message, frozen=True, tag=True):
     call_id: int
     num_blocks: int  # dropped
@@ -260,7 +293,18 @@ class CacheChanged(Message, frozen=True, tag=True):
     removed: tuple[bytes, ...]
 
 
-Reply = StatsReply | LeaseRenewed | LeaseExtended | PrefixCacheReset
+Reply = StatsReply | LeaseRenewed | LeaseExtended | MigrateEnded | PrefixCacheReset
 Event = (
-    Ready | Granted | Refused | Admitted | PromptLogprobs | Tokens | Finished | Failed | Aborted | Reply | CacheChanged
+    Ready
+    | Granted
+    | Refused
+    | Admitted
+    | PromptLogprobs
+    | Tokens
+    | Finished
+    | Moved
+    | Failed
+    | Aborted
+    | Reply
+    | CacheChanged
 )

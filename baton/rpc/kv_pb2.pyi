@@ -81,7 +81,7 @@ class ChunkDigest(_message.Message):
     def __init__(self, start_token: _Optional[int] = ..., num_tokens: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class KvReady(_message.Message):
-    __slots__ = ("grant_id", "request_id", "epoch", "decode_incarnation", "prefill", "digests", "first_token", "sampler_position", "sent_unix_ns")
+    __slots__ = ("grant_id", "request_id", "epoch", "decode_incarnation", "prefill", "digests", "first_token", "sampler_position", "sent_unix_ns", "drawn_token_ids")
     GRANT_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class KvReady(_message.Message):
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLER_POSITION_FIELD_NUMBER: _ClassVar[int]
     SENT_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     grant_id: str
     request_id: str
     epoch: int
@@ -100,4 +101,5 @@ class KvReady(_message.Message):
     first_token: int
     sampler_position: int
     sent_unix_ns: int
-    def __init__(self, grant_id: _Optional[str] = ..., request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., decode_incarnation: _Optional[str] = ..., prefill: _Optional[_Union[WorkerRef, _Mapping]] = ..., digests: _Optional[_Iterable[_Union[ChunkDigest, _Mapping]]] = ..., first_token: _Optional[int] = ..., sampler_position: _Optional[int] = ..., sent_unix_ns: _Optional[int] = ...) -> None: ...
+    drawn_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, grant_id: _Optional[str] = ..., request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., decode_incarnation: _Optional[str] = ..., prefill: _Optional[_Union[WorkerRef, _Mapping]] = ..., digests: _Optional[_Iterable[_Union[ChunkDigest, _Mapping]]] = ..., first_token: _Optional[int] = ..., sampler_position: _Optional[int] = ..., sent_unix_ns: _Optional[int] = ..., drawn_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...

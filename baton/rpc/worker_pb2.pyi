@@ -123,20 +123,22 @@ class ExtendLeaseResponse(_message.Message):
     def __init__(self, known: bool = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "output_token_ids", "priority")
+    __slots__ = ("request_id", "epoch", "prompt_token_ids", "sampling", "output_token_ids", "priority", "num_extra_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXTRA_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
+    num_extra_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., num_extra_tokens: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("grant", "cached_prompt_tokens", "renew_after_ms")
@@ -187,16 +189,20 @@ class LocalPrompt(_message.Message):
     def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
-    __slots__ = ("admitted", "tokens", "finished", "prompt_logprobs")
+    __slots__ = ("admitted", "tokens", "finished", "move_wanted", "moved", "prompt_logprobs")
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    MOVE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     admitted: Admitted
     tokens: DecodeTokens
     finished: DecodeFinished
+    move_wanted: MoveWanted
+    moved: Moved
     prompt_logprobs: PromptLogprobs
-    def __init__(self, admitted: _Optional[_Union[Admitted, _Mapping]] = ..., tokens: _Optional[_Union[DecodeTokens, _Mapping]] = ..., finished: _Optional[_Union[DecodeFinished, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
+    def __init__(self, admitted: _Optional[_Union[Admitted, _Mapping]] = ..., tokens: _Optional[_Union[DecodeTokens, _Mapping]] = ..., finished: _Optional[_Union[DecodeFinished, _Mapping]] = ..., move_wanted: _Optional[_Union[MoveWanted, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("verify_us", "control_us")
@@ -225,6 +231,40 @@ class DecodeFinished(_message.Message):
     finish_reason: _sampling_pb2.FinishReason
     cached_prompt_tokens: int
     def __init__(self, finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class MoveWanted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ("output_position", "transfer")
+    OUTPUT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    output_position: int
+    transfer: TransferStats
+    def __init__(self, output_position: _Optional[int] = ..., transfer: _Optional[_Union[TransferStats, _Mapping]] = ...) -> None: ...
+
+class MigrateRequest(_message.Message):
+    __slots__ = ("request_id", "epoch", "grant", "num_reserved_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    NUM_RESERVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    epoch: int
+    grant: _kv_pb2.Grant
+    num_reserved_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., grant: _Optional[_Union[_kv_pb2.Grant, _Mapping]] = ..., num_reserved_tokens: _Optional[int] = ...) -> None: ...
+
+class MigrateResponse(_message.Message):
+    __slots__ = ("moved", "fenced", "problem")
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    moved: bool
+    fenced: bool
+    problem: str
+    def __init__(self, moved: bool = ..., fenced: bool = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("grant_id", "epoch", "fenced")
@@ -283,6 +323,18 @@ class DrainRequest(_message.Message):
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     def __init__(self, timeout_s: _Optional[float] = ...) -> None: ...
+
+class MigrateOutRequest(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MigrateOutResponse(_message.Message):
+    __slots__ = ("requests_asked",)
+    REQUESTS_ASKED_FIELD_NUMBER: _ClassVar[int]
+    requests_asked: int
+    def __init__(self, requests_asked: _Optional[int] = ...) -> None: ...
 
 class DrainResponse(_message.Message):
     __slots__ = ("requests_open",)

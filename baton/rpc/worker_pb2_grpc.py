@@ -219,6 +219,11 @@ class DecodeWorkerStub(object):
                 request_serializer=baton_dot_rpc_dot_worker__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.ReleaseResponse.FromString,
                 _registered_method=True)
+        self.Migrate = channel.unary_unary(
+                '/baton.v1.DecodeWorker/Migrate',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.MigrateRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.MigrateResponse.FromString,
+                _registered_method=True)
 
 
 class DecodeWorkerServicer(object):
@@ -254,6 +259,14 @@ class DecodeWorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Migrate(self, request, context):
+        """Hands a running request on to the decode worker that has granted room for it: most of its KV while it goes on here.
+        Its Decode stream then ends with Moved, and the grant's continues it. Where it is not moved it goes on here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DecodeWorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -276,6 +289,11 @@ def add_DecodeWorkerServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.ReleaseRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.ReleaseResponse.SerializeToString,
+            ),
+            'Migrate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Migrate,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.MigrateRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.MigrateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -397,6 +415,33 @@ class DecodeWorker(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def Migrate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.DecodeWorker/Migrate',
+            baton_dot_rpc_dot_worker__pb2.MigrateRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.MigrateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class WorkerControlStub(object):
     """Missing associated documentation comment in .proto file."""
@@ -431,6 +476,11 @@ class WorkerControlStub(object):
                 '/baton.v1.WorkerControl/Drain',
                 request_serializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.MigrateOut = channel.unary_unary(
+                '/baton.v1.WorkerControl/MigrateOut',
+                request_serializer=baton_dot_rpc_dot_worker__pb2.MigrateOutRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_worker__pb2.MigrateOutResponse.FromString,
                 _registered_method=True)
 
 
@@ -471,6 +521,13 @@ class WorkerControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MigrateOut(self, request, context):
+        """Asks whoever called for these decodes to move them to other workers (MoveWanted); each goes on here until it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -498,6 +555,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=baton_dot_rpc_dot_worker__pb2.DrainRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_worker__pb2.DrainResponse.SerializeToString,
+            ),
+            'MigrateOut': grpc.unary_unary_rpc_method_handler(
+                    servicer.MigrateOut,
+                    request_deserializer=baton_dot_rpc_dot_worker__pb2.MigrateOutRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_worker__pb2.MigrateOutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -635,6 +697,33 @@ class WorkerControl(object):
             '/baton.v1.WorkerControl/Drain',
             baton_dot_rpc_dot_worker__pb2.DrainRequest.SerializeToString,
             baton_dot_rpc_dot_worker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MigrateOut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.WorkerControl/MigrateOut',
+            baton_dot_rpc_dot_worker__pb2.MigrateOutRequest.SerializeToString,
+            baton_dot_rpc_dot_worker__pb2.MigrateOutResponse.FromString,
             options,
             channel_credentials,
             insecure,

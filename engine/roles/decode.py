@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
@@ -20,15 +21,17 @@ from engine.messages import (
     Command,
     Granted,
     LeaseRenewed,
+    Migrate,
     Refused,
     Release,
     RenewLease,
     Reserve,
 )
+from engine.migrations import Migrations
 from engine.request import Key, Request
 from engine.roles.base import POLL_S
 from engine.roles.local import LocalRole
-from kv_transfer.base import KVReceiver
+from kv_transfer.base import KVReceiver, KVSender
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +39,12 @@ logger = logging.getLogger(__name__)
 class DecodeRole(LocalRole):
     """Adds grants to the aggregated role, whose scheduler also recomputes preempted requests here."""
 
-    def __init__(self, context: EngineContext, receiver: KVReceiver) -> None:
+    def __init__(
+        self, context: EngineContext, receiver: KVReceiver, open_sender: Callable[[], KVSender] | None = None
+    ) -> None:
+        """`open_sender` makes what running requests are handed on with, when the first one is."""
         super().__init__(context)
+        self._migrations = Migrations(context, self.scheduler, open_sender, self._unlink)
         self._receiver = receiver
         self._grants = GrantTable(context, receiver.endpoint())
         self._admitted: dict[str, Key] = {}  # grant id -> running request
@@ -52,6 +59,8 @@ class DecodeRole(LocalRole):
         elif isinstance(command, RenewLease):
             faults.at(Point.RENEW_RECEIVED)
             self.context.emit(LeaseRenewed(command.call_id, self._grants.renew(command.grant_id, time.time_ns())))
+        elif isinstance(command, Migrate):
+            self._migrations.start(command)
         elif isinstance(command, Abort) and (entry := self._grants.by_key((command.request_id, command.epoch))):
             self._end_grant(entry, fenced=False)
         else:
@@ -67,9 +76,8 @@ class DecodeRole(LocalRole):
             context.emit(Refused(*request.key, ErrorCode.INVALID_ARGUMENT, problem))
             return
         try:
-            entry = self._grants.reserve(
-                request, self.scheduler.num_running + self.scheduler.num_waiting, time.time_ns()
-            )
+            num_running = self.scheduler.num_running + self.scheduler.num_waiting
+            entry = self._grants.reserve(request, num_running, time.time_ns(), command.num_extra_tokens)
         except BatonError as error:
             context.emit(Refused(*request.key, error.code, error.message, error.retry_after_s))
             return
@@ -89,11 +97,14 @@ class DecodeRole(LocalRole):
         self.context.emit(Aborted(*entry.request.key, fenced=fenced))
 
     def _abort(self, command: Abort) -> None:
-        self._unlink((command.request_id, command.epoch))
-        super()._abort(command)
+        key = (command.request_id, command.epoch)
+        self._unlink(key)
+        if not self._migrations.abort(key):
+            super()._abort(command)
 
     def on_finished(self, request: Request) -> None:
         self._unlink(request.key)
+        self._migrations.request_ended(request.key)
 
     def _unlink(self, key: Key) -> None:
         grant_id = self._grant_of.pop(key, None)
@@ -109,6 +120,7 @@ class DecodeRole(LocalRole):
                     logger.warning("dropped a notification from %s that is no KvReady", sender)
                     continue
                 self._on_ready(ready, time.time_ns())
+        self._migrations.poll()
         now = time.time_ns()
         self.context.pool.expire_quarantine(now, self._receiver.writing)
         for entry in self._grants.expired(now):
@@ -151,19 +163,23 @@ class DecodeRole(LocalRole):
                 return f"KV digests skip from token {expected_start} to {chunk.start_token}"
             expected_start += chunk.num_tokens
             total = digest_add(total, chunk.digest)
-        if expected_start != request.num_given_tokens:
-            return f"KV digests end at token {expected_start}, expected {request.num_given_tokens}"
-        next_position = request.num_output_tokens + 1  # prefill has drawn one that is not among the tokens yet
-        if not 0 <= ready.first_token < self.context.spec.vocab_size or ready.sampler_position != next_position:
-            return "KvReady names an impossible first token or sampler position"
-        granted = request.block_ids[entry.num_hit_blocks :]
-        got = kv_digest(self.context.runner.pool, granted, start, request.num_given_tokens - start)
+        num_tokens = request.num_given_tokens + len(ready.drawn_tokens)
+        if expected_start != num_tokens or num_tokens > len(request.block_ids) * block_size:
+            return f"KV digests end at token {expected_start}, expected {num_tokens}"
+        drawn, vocab_size = (*ready.drawn_tokens, ready.first_token), self.context.spec.vocab_size
+        next_position = request.num_output_tokens + len(drawn)  # what the sender has drawn is not among the tokens yet
+        if not all(0 <= token < vocab_size for token in drawn) or ready.sampler_position != next_position:
+            return "KvReady names an impossible token or sampler position"
+        granted = request.block_ids[entry.num_hit_blocks : self.context.blocks.blocks_for(num_tokens)]
+        got = kv_digest(self.context.runner.pool, granted, start, num_tokens - start)
         return None if got == total else f"KV digest mismatch: got {got:016x}, expected {total:016x}"
 
     def _admit(self, ready: KvReady, request: Request, entry: OpenGrant, received_unix_ns: int, verify_us: int) -> None:
         context, block_size = self.context, self.context.config.cache.block_size
+        request.tokens += ready.drawn_tokens
+        request.num_given_tokens = len(request.tokens)
         if tail := request.num_given_tokens % block_size:
-            context.runner.clear_tail(request.block_ids[-1], tail)
+            context.runner.clear_tail(request.block_ids[request.num_given_tokens // block_size], tail)
         request.num_computed_tokens = request.num_given_tokens
         context.blocks.register(request)
         request.tokens.append(ready.first_token)
@@ -177,15 +193,22 @@ class DecodeRole(LocalRole):
         )
         faults.at(Point.ADMITTED)
 
+    def step(self) -> bool:
+        computed = super().step()
+        self._migrations.after_step()
+        return computed
+
     def idle_s(self) -> float:
-        return POLL_S if len(self._grants) else super().idle_s()
+        return POLL_S if len(self._grants) or self._migrations.under_way else super().idle_s()
 
     def stats(self) -> EngineStats:
         return self.context.stats(self.scheduler, self.preemption, len(self._grants), self._num_mismatches)
 
     def check_integrity(self) -> list[str]:
-        problems = self.context.pool.check_integrity([*self.scheduler.holders(), *self._grants.holders()])
+        holders = [*self.scheduler.holders(), *self._grants.holders(), *self._migrations.holders()]
+        problems = self.context.pool.check_integrity(holders)
         return problems + self.scheduler.check_swap_space()
 
     def close(self) -> None:
+        self._migrations.close()
         self._receiver.close()

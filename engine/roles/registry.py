@@ -25,4 +25,5 @@ def _make_role(context: EngineContext) -> EngineRole:
     if config.role is Role.PREFILL:
         return PrefillRole(context, make_sender(config.connector, region, config.worker.name))
     tether = TetherOptions(config.host, config.advertised_host, linger_s=config.lease.longest_write_s)
-    return DecodeRole(context, make_receiver(config.connector, region, config.worker.name, tether=tether))
+    receiver = make_receiver(config.connector, region, config.worker.name, tether=tether)
+    return DecodeRole(context, receiver, lambda: make_sender(config.connector, region, config.worker.name))

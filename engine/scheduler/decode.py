@@ -57,6 +57,11 @@ class DecodeScheduler(Scheduler):
             self._preemption.forget(request)
         return request
 
+    def decoding(self, key: Key) -> Request | None:
+        """The request of that key, if it draws a token a step: its KV is in its blocks but for the newest token's."""
+        plan = self._decoding.get(key)
+        return plan.request if plan else None
+
     def _stop_running(self, key: Key) -> Request | None:
         if plan := self._decoding.pop(key, None):
             return plan.request

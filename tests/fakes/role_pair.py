@@ -130,7 +130,8 @@ class Pair:
         context = make_context(
             self._folder, Role.DECODE, self.decode_events, self._decode_blocks, self._lease, incarnation
         )
-        self.decode = DecodeRole(context, InprocReceiver(region(context), "decode", self.network))
+        receiver = InprocReceiver(region(context), "decode", self.network)
+        self.decode = DecodeRole(context, receiver, lambda: RecordingSender(context, self.network))
 
     def pump(self, rounds: int = 60) -> None:
         for _ in range(rounds):
