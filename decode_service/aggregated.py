@@ -55,6 +55,12 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
             f"worker {self._worker_name} was started with --aggregated: it takes local prompts, not hand-overs",
         )
 
+    async def Migrate(self, request: worker_pb2.MigrateRequest, context: Context) -> worker_pb2.MigrateResponse:
+        """Not from this kind of worker, which has no connector."""
+        raise BatonError(
+            ErrorCode.UNIMPLEMENTED, f"worker {self._worker_name} was started with --aggregated: it cannot hand KV on"
+        )
+
     async def Release(self, request: worker_pb2.ReleaseRequest, context: Context) -> worker_pb2.ReleaseResponse:
         """There is nothing to give back."""
         return worker_pb2.ReleaseResponse()

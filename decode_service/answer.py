@@ -3,13 +3,13 @@
 import time
 from collections.abc import AsyncIterator
 
-from baton.convert import finish_to_pb, logprobs_to_pb, prompt_logprobs_to_pb
+from baton.convert import finish_to_pb, logprobs_to_pb, prompt_logprobs_to_pb, transfer_to_pb
 from baton.errors import BatonError
 from baton.rpc import worker_pb2
 from baton.telemetry.tracing import SpanEvent
 from baton.worker.admission import Admission
-from engine.event_stream import EventStream, StreamEvent
-from engine.messages import Aborted, Admitted, Failed, Finished, PromptLogprobs, Timeline, Tokens
+from engine.event_stream import EventStream, MoveWanted, StreamEvent
+from engine.messages import Aborted, Admitted, Failed, Finished, Moved, PromptLogprobs, Timeline, Tokens
 from engine.spans import AttemptSpans
 
 
@@ -29,7 +29,7 @@ class Answer:
         self._recorded = False
 
     async def responses(self) -> AsyncIterator[worker_pb2.DecodeEvent]:
-        """Until the request has finished.
+        """Until the request has finished, or goes on elsewhere.
 
         Raises:
             BatonError: what the core says; CANCELLED when the attempt was released or aborted, DRAINING at this
@@ -45,6 +45,9 @@ class Answer:
             if isinstance(event, Finished):
                 self._cached_tokens = event.cached_tokens
                 self._record(event.timeline)
+            if isinstance(event, Moved):
+                self._record(event.timeline)
+                self._spans.transfer(event.timeline, event.transfer)
             yield self._response(event)
 
     def call_ended(self) -> None:
@@ -73,6 +76,11 @@ class Answer:
                     finish_reason=finish_to_pb(event.reason), cached_prompt_tokens=event.cached_tokens
                 )
                 return worker_pb2.DecodeEvent(finished=finished)
+            case Moved():
+                moved = worker_pb2.Moved(output_position=event.output_position, transfer=transfer_to_pb(event.transfer))
+                return worker_pb2.DecodeEvent(moved=moved)
+            case MoveWanted():
+                return worker_pb2.DecodeEvent(move_wanted=worker_pb2.MoveWanted())
             case _:
                 raise AssertionError(f"the engine core sent {type(event).__name__} to a Decode call")
 

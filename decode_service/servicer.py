@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 
-from baton.convert import grant_to_pb, sampling_from_pb
+from baton.convert import grant_from_pb, grant_to_pb, sampling_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import worker_pb2
 from baton.telemetry.tracing import Tracing
@@ -13,7 +13,7 @@ from baton.worker.calls import prompt_of
 from decode_service.aggregated import AggregatedServicer, Context
 from decode_service.grant_book import GrantBook, GrantEntry
 from engine.client import EngineClient
-from engine.event_stream import EventStream
+from engine.event_stream import EventStream, MoveWanted
 from engine.messages import Failed, Granted, Refused, Release, Reserve
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,12 @@ class DecodeServicer(AggregatedServicer):
                 sampling,
                 tuple(request.output_token_ids),
                 request.priority,
+                request.num_extra_tokens,
             )
         )
         try:
-            event = await anext(stream)
+            while isinstance(event := await anext(stream), MoveWanted):
+                pass  # there is nothing to move yet
         except asyncio.CancelledError:
             self._give_back_later(stream)
             raise
@@ -74,6 +76,13 @@ class DecodeServicer(AggregatedServicer):
                 f"got grant {request.grant_id!r} (epoch {request.epoch}), expected one that waits for its KV here",
             )
         return worker_pb2.RenewResponse(lease_deadline_unix_ns=deadline_ns)
+
+    async def Migrate(self, request: worker_pb2.MigrateRequest, context: Context) -> worker_pb2.MigrateResponse:
+        """Answers when it is decided where the request goes on, and no write of it is under way any more."""
+        ended = await self._engine.migrate(
+            request.request_id, request.epoch, grant_from_pb(request.grant), request.num_reserved_tokens
+        )
+        return worker_pb2.MigrateResponse(moved=ended.moved, fenced=ended.fenced, problem=ended.problem)
 
     async def Release(self, request: worker_pb2.ReleaseRequest, context: Context) -> worker_pb2.ReleaseResponse:
         """Before or after the end of the grant's Decode call, known or not."""

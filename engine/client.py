@@ -5,14 +5,15 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from baton.errors import BatonError, ErrorCode, Reason, invalid
+from baton.types import Grant
 from engine import wire
 from engine.child import CORE_COMMAND, CoreProcess
 from engine.config import EngineConfig
-from engine.event_stream import AttemptKey, EventStream
+from engine.event_stream import AttemptKey, EventStream, MoveWanted
 from engine.messages import (
     Abort,
     Aborted,
@@ -26,6 +27,8 @@ from engine.messages import (
     GetStats,
     LeaseExtended,
     LeaseRenewed,
+    Migrate,
+    MigrateEnded,
     PrefixCacheReset,
     Ready,
     RenewLease,
@@ -121,7 +124,7 @@ class EngineClient:
         key = (command.request_id, command.epoch)
         if key in self._streams:
             raise invalid(f"request {key[0]!r} with epoch {key[1]} is running already; a new attempt needs a new epoch")
-        self._streams[key] = stream = EventStream(key)
+        self._streams[key] = stream = EventStream(key, movable=not isinstance(command, AddPrefill))
         self._idle.clear()
         self.send(command)
         return stream
@@ -186,6 +189,28 @@ class EngineClient:
             lambda call_id: ExtendLease(call_id, request_id, epoch, deadline_unix_ns)
         )
         return reply.known
+
+    async def migrate(self, request_id: str, epoch: int, grant: Grant, num_reserved_tokens: int) -> MigrateEnded:
+        """Hands a running request on to the worker that gave `grant`, and tells how it went.
+
+        Raises:
+            BatonError: UNAVAILABLE when the core dies before it answers.
+        """
+        reply: MigrateEnded = await self._call(
+            lambda call_id: Migrate(call_id, request_id, epoch, grant, num_reserved_tokens)
+        )
+        return reply
+
+    def ask_to_move(self, request_ids: Collection[str] = ()) -> int:
+        """Asks whoever reads these requests' streams (none named: all) to have them go on elsewhere; how many."""
+        asked = [
+            stream
+            for (request_id, _), stream in self._streams.items()
+            if stream.movable and (not request_ids or request_id in request_ids)
+        ]
+        for stream in asked:
+            stream.put(MoveWanted())
+        return len(asked)
 
     async def reset_prefix_cache(self) -> int:
         """Drops cached blocks that nobody uses, and says how many.

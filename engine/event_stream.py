@@ -23,8 +23,10 @@ class EventStream(AsyncIterator[StreamEvent]):
     ends the attempt.
     """
 
-    def __init__(self, key: AttemptKey) -> None:
+    def __init__(self, key: AttemptKey, movable: bool = False) -> None:
+        """`movable`: whoever reads it can be asked to have the request go on elsewhere."""
         self.key = key
+        self.movable = movable
         self._queue: deque[StreamEvent] = deque()
         self._arrived = asyncio.Event()
         self._over = False

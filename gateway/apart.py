@@ -10,7 +10,7 @@ from baton.convert import finish_from_pb
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2, worker_pb2
 from baton.types import FinishReason
-from gateway.attempt import Attempt, Emit, Finished, Job, PromptLogprobs
+from gateway.attempt import Attempt, Emit, Finished, Job, Moved, PromptLogprobs
 from gateway.lease import keep_lease
 from gateway.output_order import OutputOrder
 from gateway.placement import Granted
@@ -26,15 +26,17 @@ class ApartAttempt(Attempt):
 
     def __init__(self, job: Job, place: Granted, emit: Emit) -> None:
         """Opens both streams."""
+        super().__init__(job, place.plan.decode, OutputOrder(emit, len(job.output_token_ids)))
         self._job = job
         self._plan = plan = place.plan
         self._grant = place.grant
         self._emit = emit
-        self._order = OutputOrder(emit, len(job.output_token_ids))
-        self._outcome: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+        self._order = self.order
+        self._outcome: asyncio.Future[FinishReason | None] = asyncio.get_running_loop().create_future()
         self._cached_prompt_tokens = 0
         self._ended_by_prefill = False  # with the first token: nothing is handed over
         self._decode_reason: FinishReason | None = None
+        self._moved = False
         self._admitted: worker_pb2.Admitted | None = None
         self._done: worker_pb2.PrefillDone | None = None
         self._prefill_was_connected = plan.prefill.connected  # so that it has begun when its stream breaks
@@ -44,8 +46,10 @@ class ApartAttempt(Attempt):
         if place.renew_after_s:
             self._lease_task = asyncio.create_task(keep_lease(job, plan, place.grant, place.renew_after_s))
 
-    async def run(self) -> Finished:
+    async def run(self) -> Finished | Moved:
         reason = await self._outcome
+        if reason is None:
+            return Moved(self._cached_prompt_tokens, self._hand_over())
         if not self._ended_by_prefill:
             await self._wait_for_prefill()
         return self._finished(reason)
@@ -62,7 +66,7 @@ class ApartAttempt(Attempt):
         if self._decode_reason is None and self._ended_by_prefill:
             await self._wait_for_prefill()
         self._prefill_task.cancel()
-        if self._decode_reason is not None:
+        if self._decode_reason is not None or self._moved:
             return  # decode took the KV over and has freed it
         # PrefillDone of a hand-over says that every write has succeeded. Without a hand-over an early chunk's write may
         # have failed unnoticed, and a failed write can still land.
@@ -114,6 +118,12 @@ class ApartAttempt(Attempt):
                 case "finished":
                     self._decode_reason = finish_from_pb(event.finished.finish_reason)
                     self._end_if_complete()
+                case "move_wanted":
+                    self.move_wanted.set()
+                case "moved":
+                    self._moved = True
+                    self._end_if_complete()
+                    return
         if self._decode_reason is None:
             raise _incomplete(self._plan.decode, "without a reason")
 
@@ -128,7 +138,9 @@ class ApartAttempt(Attempt):
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
-        """Decode can be through before prefill's first token is here."""
+        """Decode can be through, or rid of the request, before prefill's first token is here."""
+        if self._moved and self._order.started:
+            self._end(None)
         if self._decode_reason is None or not self._order.started:
             return
         if self._order.complete:
@@ -156,7 +168,7 @@ class ApartAttempt(Attempt):
     def _fail_if_needed(self, worker: Worker, error: BatonError) -> None:
         """Once decode runs and the first token is here, prefill is not needed any more; nor is decode at its end."""
         prefill_served = self._admitted is not None and self._order.started
-        if prefill_served if worker is self._plan.prefill else self._decode_reason is not None:
+        if prefill_served if worker is self._plan.prefill else self._decode_reason is not None or self._moved:
             logger.info("%s: going on without a worker that has done its part: %s", self._job.request_id, error)
         else:
             self._fail(error)
@@ -167,7 +179,8 @@ class ApartAttempt(Attempt):
         else:
             self._outcome.set_exception(error)
 
-    def _end(self, reason: FinishReason) -> None:
+    def _end(self, reason: FinishReason | None) -> None:
+        """None: it goes on on another worker."""
         if not self._outcome.done():
             self._outcome.set_result(reason)
 
@@ -179,6 +192,9 @@ class ApartAttempt(Attempt):
         await asyncio.wait([self._prefill_task], timeout=self._job.limits.transfer_wait_s)
 
     def _finished(self, reason: FinishReason) -> Finished:
+        return Finished(reason, self._cached_prompt_tokens, self._hand_over())
+
+    def _hand_over(self) -> inference_pb2.HandOver:
         hand_over = inference_pb2.HandOver(prefill_worker=self._plan.prefill.name)
         if not self._ended_by_prefill:
             hand_over.decode_worker = self._plan.decode.name
@@ -188,7 +204,7 @@ class ApartAttempt(Attempt):
             hand_over.transfer_us, hand_over.exposed_us = transfer.transfer_us, transfer.exposed_us
         if self._admitted is not None:
             hand_over.verify_us, hand_over.control_us = self._admitted.verify_us, self._admitted.control_us
-        return Finished(reason, self._cached_prompt_tokens, hand_over)
+        return hand_over
 
 
 def _incomplete(worker: Worker, how: str) -> BatonError:

@@ -4,12 +4,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from baton.rpc import inference_pb2, sampling_pb2
 from baton.types import FinishReason
 from gateway.config import Limits
 from gateway.request_trace import TraceScope
+from gateway.worker import Worker
+
+if TYPE_CHECKING:
+    from gateway.output_order import OutputOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +60,28 @@ class Finished(NamedTuple):
     hand_over: inference_pb2.HandOver
 
 
+class Moved(NamedTuple):
+    """The request goes on on another worker; what is known of it so far."""
+
+    cached_prompt_tokens: int
+    hand_over: inference_pb2.HandOver
+
+
 Emit = Callable[[Tokens | PromptLogprobs], None]
 
 
 class Attempt(ABC):
     """`run` once; `close` once `run` has ended, however it ended, or after `stop`."""
 
+    def __init__(self, job: Job, decoder: Worker, order: "OutputOrder") -> None:
+        self.job = job
+        self.decoder = decoder  # the worker that decodes
+        self.order = order  # which every token of it goes through
+        self.move_wanted = asyncio.Event()  # the decoder wants to be rid of the request
+
     @abstractmethod
-    async def run(self) -> Finished:
-        """Serves the request, handing its tokens to the `Emit` of the constructor.
+    async def run(self) -> Finished | Moved:
+        """Serves the request, handing its tokens to `order`. `Moved` only after the decoder was told to migrate it.
 
         Raises:
             BatonError: The attempt failed.

@@ -31,6 +31,7 @@ class Limits:
     grammar_compile_s: float = 30.0  # on top, when a grammar is compiled first; a worker's first one loads the compiler
     cleanup_timeout_s: float = 5.0  # for CancelPrefill and Release, each
     transfer_wait_s: float = 1.0  # for PrefillDone when all else is known
+    migrate_timeout_s: float = 30.0  # for a decode worker to hand a running request on
     poll_interval_s: float = 0.5  # between looks at the worker directory
     # A worker that is not in the directory any more stays in use this long while it says that it serves: longer than
     # workers take to register anew in a Redis that has come back empty (5 s / 3 between heartbeats).

@@ -11,8 +11,9 @@ from typing import Any
 from baton.convert import sampling_to_pb
 from baton.errors import BatonError
 from gateway.apart import ApartAttempt
-from gateway.attempt import Attempt, Finished, Job, PromptLogprobs, Tokens
+from gateway.attempt import Finished, Job, PromptLogprobs, Tokens
 from gateway.config import Limits
+from gateway.journey import Journey, Mover
 from gateway.local import LocalAttempt
 from gateway.placement import Placement
 from gateway.pool import Hold, Pool
@@ -34,8 +35,9 @@ class Run:
         self._owner = owner
         self._job = job
         self._events: asyncio.Queue[Tokens | PromptLogprobs | Finished | Exception] = asyncio.Queue()
-        self._attempt: Attempt | None = None  # the newest
-        self._epoch = 0  # of the attempt under way
+        self._attempt: Journey | None = None  # the newest
+        self._epoch = 0  # the newest; an attempt under way takes another one where it is moved
+        self._turn = 0  # counts attempts, moved or not
         self._progress = Progress(job.sampling)
         self._ended = False
         self.task = owner.in_background(self._drive())
@@ -94,12 +96,21 @@ class Run:
         return nullcontext(trace) if recovery.last is None else trace.attempt(self._epoch, recovery.last)
 
     async def _try(self, trace: TraceScope, hold: Hold, recovery: Recovery) -> Finished:
-        epoch = self._epoch
-        attempt: Attempt | None = None
-        job = replace(self._job, trace=trace, epoch=epoch, output_token_ids=self._progress.token_ids)
+        self._turn += 1
+        turn = self._turn
+        attempt: Journey | None = None
+
+        def newest_job() -> Job:
+            return replace(self._job, trace=trace, epoch=self._epoch, output_token_ids=self._progress.token_ids)
+
+        def next_job() -> Job:
+            self._epoch += 1
+            return newest_job()
+
+        job = newest_job()
 
         def emit(output: Tokens | PromptLogprobs) -> None:
-            if epoch != self._epoch:
+            if turn != self._turn:
                 return  # of an attempt that has failed and still speaks
             if isinstance(output, Tokens):
                 self._progress.add(output)
@@ -107,10 +118,10 @@ class Run:
 
         try:
             place = await self._owner.placement.place(job, hold, recovery.failed)
-            if isinstance(place, Local):
-                attempt = self._attempt = LocalAttempt(job, place.worker, emit)
-            else:
-                attempt = self._attempt = ApartAttempt(job, place, emit)
+            first = (
+                LocalAttempt(job, place.worker, emit) if isinstance(place, Local) else ApartAttempt(job, place, emit)
+            )
+            attempt = self._attempt = Journey(first, Mover(self._owner.placement, hold, next_job))
             return await attempt.run()
         finally:
             self._owner.in_background(_close(attempt, hold))
@@ -169,7 +180,7 @@ class Orchestrator:
             logger.error("clean-up failed", exc_info=error)
 
 
-async def _close(attempt: Attempt | None, hold: Hold) -> None:
+async def _close(attempt: Journey | None, hold: Hold) -> None:
     try:
         if attempt is not None:
             await attempt.close()

@@ -11,7 +11,7 @@ from baton import faults
 from baton.errors import BatonError, ErrorCode
 from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
-from baton.types import WorkerRef
+from baton.types import Role, WorkerRef
 from gateway.attempt import Job
 from gateway.config import Limits
 from gateway.pool import Hold
@@ -23,6 +23,7 @@ from gateway.worker_errors import WorkerFailure, worker_error
 logger = logging.getLogger(__name__)
 
 _MIN_RETRY_S = 0.01
+_MOVE_ROOM_TOKENS = 64  # that a request may draw while its KV travels; then it stops until the rest has arrived
 
 InBackground = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -33,6 +34,13 @@ class Granted(NamedTuple):
     plan: Apart
     grant: kv_pb2.Grant
     renew_after_s: float  # 0: its lease cannot be renewed
+
+
+class Elsewhere(NamedTuple):
+    """Another decode worker, and its promise of a place to land for a request that runs already."""
+
+    worker: Worker
+    grant: kv_pb2.Grant
 
 
 class Placement:
@@ -76,6 +84,22 @@ class Placement:
                     raise
                 refusals[plan.decode.ref] = (clock() + max(error.retry_after_s, _MIN_RETRY_S), error)
 
+    async def elsewhere(self, job: Job, source: Worker) -> Elsewhere:
+        """Room for a request that `source` decodes, on another decode worker; nothing is waited for.
+
+        Raises:
+            BatonError: there is none.
+        """
+        plan = await self._route(job, {source.ref})
+        worker = plan.decode if isinstance(plan, Apart) else plan.worker
+        roles = {worker.record.role, source.record.role}
+        if worker is source or worker.avoided or roles != {Role.DECODE}:
+            raise BatonError(ErrorCode.UNAVAILABLE, "no other decode worker is in reach and takes requests")
+        if worker.record.kv_format != source.record.kv_format:
+            raise BatonError(ErrorCode.FAILED_PRECONDITION, f"decode worker {worker.name} has KV of another format")
+        response = await self._reserve(job, worker, _MOVE_ROOM_TOKENS)
+        return Elsewhere(worker, response.grant)
+
     async def _route(self, job: Job, last_resort: Collection[WorkerRef]) -> Apart | Local:
         with job.trace.child("gateway.route") as span:
             decision = await self._router.decide([*job.prompt_token_ids, *job.output_token_ids], last_resort)
@@ -86,16 +110,16 @@ class Placement:
                 span.set_attribute("baton.route.cached_blocks", decision.plan.cached_blocks)
             return decision.plan
 
-    async def _reserve(self, job: Job, worker: Worker) -> worker_pb2.ReserveResponse:
+    async def _reserve(self, job: Job, worker: Worker, num_extra_tokens: int = 0) -> worker_pb2.ReserveResponse:
         """A cancelled caller does not cancel the call: its answer may be a grant, which then is given back."""
-        calling = asyncio.create_task(self._call_reserve(job, worker))
+        calling = asyncio.create_task(self._call_reserve(job, worker, num_extra_tokens))
         try:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
             self._in_background(_give_back(job, worker, calling))
             raise
 
-    async def _call_reserve(self, job: Job, worker: Worker) -> worker_pb2.ReserveResponse:
+    async def _call_reserve(self, job: Job, worker: Worker, num_extra_tokens: int) -> worker_pb2.ReserveResponse:
         faults.at(Point.RESERVE_SENT)
         remaining_s = job.remaining_s()
         timeout_s = self._limits.reserve_timeout_s
@@ -110,6 +134,7 @@ class Placement:
                     sampling=job.sampling,
                     output_token_ids=job.output_token_ids,
                     priority=job.priority,
+                    num_extra_tokens=num_extra_tokens,
                 ),
                 timeout=timeout_s if remaining_s is None else min(timeout_s, remaining_s),
                 metadata=job.trace.metadata,

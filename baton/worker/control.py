@@ -50,6 +50,12 @@ class ControlServicer(worker_pb2_grpc.WorkerControlServicer):
         """Drops cached blocks that nobody uses; the directory hears of it as of any other eviction."""
         return worker_pb2.ResetPrefixCacheResponse(blocks=await self._engine.reset_prefix_cache())
 
+    async def MigrateOut(
+        self, request: worker_pb2.MigrateOutRequest, context: Context
+    ) -> worker_pb2.MigrateOutResponse:
+        """Who asks does not choose where to: that is the gateway's business."""
+        return worker_pb2.MigrateOutResponse(requests_asked=self._engine.ask_to_move(request.request_ids))
+
     async def Drain(self, request: worker_pb2.DrainRequest, context: Context) -> worker_pb2.DrainResponse:
         """As SIGTERM; whoever waits for the end watches the process, or its port."""
         timeout_s = request.timeout_s if request.HasField("timeout_s") else None

@@ -1,6 +1,6 @@
 """What the shell of a worker needs of its engine, whatever that is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from baton.types import EngineStats, KvLayout
@@ -55,6 +55,9 @@ class Engine(Protocol):
 
     async def wait_idle(self) -> None:
         """Returns when no attempt is open, or when the engine is dead."""
+
+    def ask_to_move(self, request_ids: Collection[str] = ()) -> int:
+        """Asks the callers of these decodes (none named: all) to have them go on elsewhere; how many were asked."""
 
     def abort_all(self) -> None:
         """Aborts every open attempt; each ends once no KV write of it is under way."""

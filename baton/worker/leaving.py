@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 # Writes under way end, and aborted calls are answered, within this. With the default of --drain-timeout-s and what
 # closing takes, a worker is gone within the 30 s that Kubernetes gives a pod.
 ABORT_S = 2.0
+# What could not be moved at once, because there was no room, say, is tried again for so long.
+_MOVE_S = 4.0
+_ASK_AGAIN_S = 1.0
 
 
 class Asked:
@@ -61,15 +64,19 @@ class Leaving:
         self._admission = admission
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuses new work, says so to everybody, and waits for what runs, `timeout_s` at most."""
+        """Refuses new work, says so to everybody, and waits for what runs, `timeout_s` at most; then has it moved."""
         self._admission.drain()
         await self._server.set_serving(False)
         self._registrar.announce_draining()
         logger.info("worker %s drains: %d requests open", self._name, self._engine.num_open)
-        try:
-            await asyncio.wait_for(self._engine.wait_idle(), timeout_s)
-        except TimeoutError:
-            logger.warning("worker %s: not all requests have ended within %g s", self._name, timeout_s)
+        if await self._is_idle_within(timeout_s):
+            return
+        deadline_s = asyncio.get_running_loop().time() + _MOVE_S
+        while asked := self._engine.ask_to_move():
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            logger.info("worker %s: %d requests are to go on elsewhere", self._name, asked)
+            if left_s <= 0 or await self._is_idle_within(min(_ASK_AGAIN_S, left_s)):
+                return
 
     async def abort_rest(self) -> None:
         """Ends what still runs. Returns when no KV write of it is under way, or after ABORT_S."""
@@ -77,7 +84,12 @@ class Leaving:
         if self._engine.num_open:
             logger.warning("worker %s leaves %d requests to other workers", self._name, self._engine.num_open)
         self._engine.abort_all()
-        try:
-            await asyncio.wait_for(self._engine.wait_idle(), ABORT_S)
-        except TimeoutError:
+        if not await self._is_idle_within(ABORT_S):
             logger.warning("worker %s: %d requests did not end in time", self._name, self._engine.num_open)
+
+    async def _is_idle_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._engine.wait_idle(), seconds)
+        except TimeoutError:
+            return False
+        return True

@@ -54,6 +54,27 @@ def test_a_decode_worker_finishes_what_it_runs(stack: LocalStack) -> None:
     restart(stack, left[0])
 
 
+def test_what_does_not_end_in_time_goes_on_elsewhere(stack: LocalStack) -> None:
+    requests = mixed_requests(200, 60, 150)
+    expected = stream_all(stack, requests, lambda tokens: True, lambda: None)
+    left: list[str] = []
+
+    def leave() -> None:
+        left.append(busiest(stack, "decode"))
+        drain(stack, left[0], timeout_s=0)
+
+    got = stream_all(stack, requests, lambda tokens: tokens >= 120, leave)
+    assert_left(stack, left[0])
+    assert_same(got, expected)
+    log = (stack.run_folder / "gateway.log").read_text()
+    moved = log.count(f" instead of {left[0]}")
+    print(f"{moved} requests moved")
+    assert moved > 0
+    assert "attempt" not in log  # nothing was computed again
+    assert_at_rest([address for name, address in stack.worker_addresses.items() if name != left[0]], within_s=3)
+    restart(stack, left[0])
+
+
 def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
     requests = mixed_requests(3000, 400, 6)
     got = stream_all(stack, requests, lambda tokens: tokens >= 1, lambda: drain(stack, "prefill-1", 20.0))
