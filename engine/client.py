@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from baton.errors import BatonError, ErrorCode, Reason, invalid
-from baton.types import Grant
+from baton.types import Grant, Role
 from engine import wire
 from engine.child import CORE_COMMAND, CoreProcess
 from engine.config import EngineConfig
@@ -59,6 +59,7 @@ class EngineClient:
         """For `start` alone."""
         self.on_cache_change: Callable[[tuple[bytes, ...], tuple[bytes, ...]], None] | None = None
         self._worker_name = config.worker.name
+        self._can_send = config.role is Role.DECODE  # so a request that it runs can go on elsewhere
         self._process = process
         self._sock = sock
         self._outgoing: list[Command] = []
@@ -124,7 +125,7 @@ class EngineClient:
         key = (command.request_id, command.epoch)
         if key in self._streams:
             raise invalid(f"request {key[0]!r} with epoch {key[1]} is running already; a new attempt needs a new epoch")
-        self._streams[key] = stream = EventStream(key, movable=not isinstance(command, AddPrefill))
+        self._streams[key] = stream = EventStream(key, self._can_send)
         self._idle.clear()
         self.send(command)
         return stream

@@ -67,7 +67,7 @@ class Journey:
         moved = await asyncio.shield(self._moving) if self._moving else None
         if moved is None:  # its answer to Migrate was lost, say
             message = f"decode worker {source.name} has handed the request on to nobody who is known"
-            raise WorkerFailure(BatonError(ErrorCode.UNAVAILABLE, message), source.ref, lost=False, at_work=False)
+            raise WorkerFailure(BatonError(ErrorCode.UNAVAILABLE, message), source.ref, lost=True, at_work=False)
         self._attempts.append(moved)
         hold.switch([worker for worker in hold.workers if worker is not source])
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 # closing takes, a worker is gone within the 30 s that Kubernetes gives a pod.
 ABORT_S = 2.0
 # What could not be moved at once, because there was no room, say, is tried again for so long.
-_MOVE_S = 4.0
+_MOVE_S = 3.0
 _ASK_AGAIN_S = 1.0
 
 

@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 from baton.cli.app import app
 from baton.local.stack import LocalStack
 from tests.e2e.client import assert_at_rest
+from tests.e2e.restarts import Counts, restart_under_load, small_pools
 from tests.e2e.under_load import assert_same, busiest, mixed_requests, restart, stack_options, stream_all
 
 
 @pytest.fixture(scope="module")
 def stack(smollm2: Path) -> Iterator[LocalStack]:
-    with LocalStack(stack_options(str(smollm2))) as stack:
+    options = stack_options(str(smollm2), kv_cache_bytes=128 << 20, max_model_len=1024, swap_space_bytes=0)
+    with LocalStack(options) as stack:
         yield stack
 
 
@@ -55,7 +57,8 @@ def test_a_decode_worker_finishes_what_it_runs(stack: LocalStack) -> None:
 
 
 def test_what_does_not_end_in_time_goes_on_elsewhere(stack: LocalStack) -> None:
-    requests = mixed_requests(200, 60, 150)
+    requests = mixed_requests(200, 60, 60)
+    requests[4].sampling.structured.regex = "[a-z ]{300,}"  # a grammar has to follow as well
     expected = stream_all(stack, requests, lambda tokens: True, lambda: None)
     left: list[str] = []
 
@@ -63,7 +66,7 @@ def test_what_does_not_end_in_time_goes_on_elsewhere(stack: LocalStack) -> None:
         left.append(busiest(stack, "decode"))
         drain(stack, left[0], timeout_s=0)
 
-    got = stream_all(stack, requests, lambda tokens: tokens >= 120, leave)
+    got = stream_all(stack, requests, lambda tokens: tokens >= 60, leave)
     assert_left(stack, left[0])
     assert_same(got, expected)
     log = (stack.run_folder / "gateway.log").read_text()
@@ -83,3 +86,24 @@ def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
     # No lease is waited for: what it had begun has ended well.
     assert_at_rest([address for name, address in stack.worker_addresses.items() if name != "prefill-1"], within_s=3)
     restart(stack, "prefill-1")
+
+
+def assert_unnoticed(counts: Counts) -> None:
+    print(counts)
+    assert counts.errors == []
+    assert counts.wrong == 0
+    assert counts.requests > sum(counts.restarts.values())
+    assert max(counts.growth().values()) < 0.05
+
+
+def test_restarts_under_the_same_address(stack: LocalStack, smollm2: Path) -> None:
+    assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=3, num_warm_up=1))
+    assert_at_rest([*stack.worker_addresses.values()], within_s=20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_restarts_of_each(smollm2: Path) -> None:
+    with LocalStack(small_pools(smollm2)) as stack:
+        assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=50, num_warm_up=10))
+        assert_at_rest([*stack.worker_addresses.values()], within_s=20)

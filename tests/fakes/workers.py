@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,16 @@ def tokens(position: int, *token_ids: int, cached: int = 0) -> worker_pb2.Decode
     return worker_pb2.DecodeEvent(tokens=event)
 
 
+def move_wanted() -> worker_pb2.DecodeEvent:
+    """Decode wants to be rid of the request."""
+    return worker_pb2.DecodeEvent(move_wanted=worker_pb2.MoveWanted())
+
+
+def moved(position: int) -> worker_pb2.DecodeEvent:
+    """Another worker goes on from there."""
+    return worker_pb2.DecodeEvent(moved=worker_pb2.Moved(output_position=position))
+
+
 def finished(reason: FinishReason = FinishReason.LENGTH, cached: int = 0) -> worker_pb2.DecodeEvent:
     """Decode's last event."""
     done = worker_pb2.DecodeFinished(finish_reason=finish_to_pb(reason), cached_prompt_tokens=cached)
@@ -92,6 +102,11 @@ def decode_of(answer: Sequence[int], delay_s: float = 0.0, reason: FinishReason 
         yield finished(reason, cached=8)
 
     return script
+
+
+async def never() -> Any:
+    """No answer."""
+    await asyncio.Event().wait()
 
 
 async def hang(request: Any) -> AsyncIterator[Any]:
@@ -150,7 +165,13 @@ class FakeDecode(worker_pb2_grpc.DecodeWorkerServicer):
         self.releases: list[worker_pb2.ReleaseRequest] = []
         self.renew_after_ms = 0
         self.renewals: list[worker_pb2.RenewRequest] = []
+        self.migrations: list[worker_pb2.MigrateRequest] = []
+        self.migrate: Callable[[], Awaitable[worker_pb2.MigrateResponse]] = never
         self.open_streams = 0
+
+    async def Migrate(self, request: worker_pb2.MigrateRequest, context: Any) -> worker_pb2.MigrateResponse:
+        self.migrations.append(request)
+        return await self.migrate()
 
     async def Reserve(self, request: worker_pb2.ReserveRequest, context: Any) -> worker_pb2.ReserveResponse:
         self.reserves.append(request)

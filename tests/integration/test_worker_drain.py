@@ -150,6 +150,34 @@ async def test_a_prefill_worker_refuses_prompts(launch: Launch, redis: RedisServ
     assert await worker.wait_exit() == 0
 
 
+async def test_callers_are_asked_to_have_a_request_moved(launch: Launch) -> None:
+    worker = await launch("decode_service")
+    calls = {name: local(worker, name, ENDLESS) for name in ("a", "b")}
+    for call in calls.values():
+        await anext(aiter(call))
+    asked = await worker.control.MigrateOut(worker_pb2.MigrateOutRequest(request_ids=["b", "nobody"]))
+    assert asked.requests_asked == 1
+    while not (await anext(aiter(calls["b"]))).HasField("move_wanted"):
+        pass
+    assert (await worker.control.MigrateOut(worker_pb2.MigrateOutRequest())).requests_asked == 2
+    while not (await anext(aiter(calls["a"]))).HasField("move_wanted"):
+        pass
+    assert (await anext(aiter(calls["a"]))).HasField("tokens")  # it goes on here
+    for call in calls.values():
+        call.cancel()
+
+
+async def test_a_drain_asks_to_move_what_does_not_end_in_time(launch: Launch) -> None:
+    worker = await launch("decode_service", "--drain-timeout-s", "0.2")
+    call = local(worker, "r", ENDLESS)
+    await anext(aiter(call))
+    worker.process.terminate()
+    while not (await anext(aiter(call))).HasField("move_wanted"):
+        pass
+    call.cancel()  # as a gateway that goes on elsewhere does, in the end
+    assert await worker.wait_exit() == 0
+
+
 async def test_a_call_drains_within_its_own_time(launch: Launch, redis: RedisServer) -> None:
     worker = await launch("decode_service", "--drain-timeout-s", "60")
     call = local(worker, "r", ENDLESS)
