@@ -1,10 +1,13 @@
 """A running request that goes on on another decode worker: the tokens of an undisturbed run, nothing left behind."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from baton.types import FinishReason, Role, SamplingParams
+from engine.grammar.compiler import CompilerLimits, GrammarCompiler
 from engine.messages import (
     Abort,
     Aborted,
@@ -23,8 +26,10 @@ from engine.messages import (
     Tokens,
 )
 from engine.roles.decode import DecodeRole
+from engine.roles.grammar_gate import GrammarGate
 from engine.roles.local import LocalRole
 from kv_transfer.inproc import Fault, InprocNetwork, InprocReceiver
+from tests.fakes.grammars import FakeBackend, spelled
 from tests.fakes.role_pair import (
     DECODE_LEASE,
     PREFILL_LEASE,
@@ -332,4 +337,36 @@ def test_a_grant_has_room_within_the_context_only(two: Two) -> None:
         assert isinstance(granted, Granted), isinstance(granted, Refused)
         assert len(granted.grant.block_ids) == blocks
         two.target.handle(Release(granted.grant.grant_id, fenced=True))
+    two.close()
+
+
+def test_a_grammar_follows(two: Two) -> None:
+    """The target compiles it, and replays what was drawn before the reservation and after it."""
+    answer = tuple(range(20, 60))
+    sampling = SamplingParams(max_tokens=MAX_TOKENS, seed=5, structured=spelled(*answer))
+    gates = []
+    for role in two.roles:
+        role.context.grammars = GrammarCompiler(FakeBackend, CompilerLimits())
+        gates.append(GrammarGate(role.context, role))
+    source, target = gates
+
+    def turn_until(done: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < deadline_s
+            for gate in gates:
+                turn(gate)
+
+    source.handle(AddLocal("r", 1, PROMPT, sampling))
+    turn_until(lambda: len(of(two.source_events, "r", Tokens)) == 9)
+    target.handle(Reserve("r", 2, PROMPT, sampling, answer[:4], num_extra_tokens=EXTRA))
+    deadline_s = time.monotonic() + 60
+    while not of(two.target_events, "r", Granted):
+        assert time.monotonic() < deadline_s
+        turn(target)
+    source.handle(Migrate(7, "r", 1, of(two.target_events, "r", Granted)[0].grant, len(PROMPT) + 4))
+    turn_until(lambda: of(two.target_events, "r", Finished))
+    assert of(two.target_events, "r", Finished)[0].reason is FinishReason.STOP
+    assert tuple(event.token_ids[0] for event in two.tokens()) == answer
+    assert two.ended().moved
     two.close()
