@@ -1,7 +1,8 @@
 """The KV-transfer seam: a sender in the prefill role, a receiver in the decode role.
 
-Life cycle: a worker makes one sender or one receiver over its KV pool. The receiver's `endpoint()` travels inside every
-grant; the sender connects to it once per peer, prepares descriptor lists once and indexes into them for each write.
+Life cycle: a prefill worker makes one sender over its KV pool, a decode worker one receiver, and a sender beside it
+when it hands a running request on. The receiver's `endpoint()` travels inside every grant; the sender connects to it
+once per peer, prepares descriptor lists once and indexes into them for each write.
 All methods are called from the engine core's one thread and must not block it: `post` starts a write, `poll` collects
 what has ended. Implementations: `inproc` (both sides in one process, for tests) and `nixl`.
 """

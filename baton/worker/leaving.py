@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 # Writes under way end, and aborted calls are answered, within this. With the default of --drain-timeout-s and what
 # closing takes, a worker is gone within the 30 s that Kubernetes gives a pod.
-ABORT_S = 2.0
+_ABORT_S = 2.0
 # What could not be moved at once, because there was no room, say, is tried again for so long.
 _MOVE_S = 3.0
 _ASK_AGAIN_S = 1.0
@@ -79,12 +79,12 @@ class Leaving:
                 return
 
     async def abort_rest(self) -> None:
-        """Ends what still runs. Returns when no KV write of it is under way, or after ABORT_S."""
+        """Ends what still runs. Returns when no KV write of it is under way, or after _ABORT_S."""
         self._admission.end()
         if self._engine.num_open:
             logger.warning("worker %s leaves %d requests to other workers", self._name, self._engine.num_open)
         self._engine.abort_all()
-        if not await self._is_idle_within(ABORT_S):
+        if not await self._is_idle_within(_ABORT_S):
             logger.warning("worker %s: %d requests did not end in time", self._name, self._engine.num_open)
 
     async def _is_idle_within(self, seconds: float) -> bool:
