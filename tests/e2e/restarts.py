@@ -119,13 +119,13 @@ def _restart(stack: LocalStack, name: str, gently: bool) -> None:
     if gently:
         pid = stack.pids[name]
         os.kill(pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while name in stack.pids:
             assert time.monotonic() < deadline_s, f"{name} does not leave"
             time.sleep(0.02)
         stack.check_running()
     assert stack.restart(name, same_port=True) == address
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while worker_stats(address).steps == 0:
         assert time.monotonic() < deadline_s, f"{name} is not used again"
         _forget_prefixes([other for other in stack.worker_addresses.values() if other != address])

@@ -18,7 +18,9 @@ from tests.e2e.under_load import assert_same, busiest, mixed_requests, restart, 
 
 @pytest.fixture(scope="module")
 def stack(smollm2: Path) -> Iterator[LocalStack]:
-    options = stack_options(str(smollm2), kv_cache_bytes=128 << 20, max_model_len=1024, swap_space_bytes=0)
+    options = stack_options(
+        str(smollm2), kv_cache_bytes=96 << 20, max_model_len=1024, swap_space_bytes=0, drain_timeout_s=120.0
+    )
     with LocalStack(options) as stack:
         yield stack
 
@@ -30,7 +32,7 @@ def drain(stack: LocalStack, name: str, timeout_s: float) -> None:
 
 def assert_left(stack: LocalStack, name: str) -> None:
     """With exit code 0, which the launcher does not take for a failure."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while name in stack.pids:
         assert time.monotonic() < deadline, f"{name} is still there"
         time.sleep(0.05)
@@ -80,7 +82,7 @@ def test_what_does_not_end_in_time_goes_on_elsewhere(stack: LocalStack) -> None:
 
 def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
     requests = mixed_requests(3000, 400, 6)
-    got = stream_all(stack, requests, lambda tokens: tokens >= 1, lambda: drain(stack, "prefill-1", 20.0))
+    got = stream_all(stack, requests, lambda tokens: tokens >= 1, lambda: drain(stack, "prefill-1", 120.0))
     assert_left(stack, "prefill-1")
     assert_same(got, stream_all(stack, requests, lambda tokens: True, lambda: None))
     # No lease is waited for: what it had begun has ended well.
@@ -88,16 +90,17 @@ def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
     restart(stack, "prefill-1")
 
 
-def assert_unnoticed(counts: Counts) -> None:
+def assert_unnoticed(counts: Counts, max_growth: float) -> None:
     print(counts)
     assert counts.errors == []
     assert counts.wrong == 0
     assert counts.requests > sum(counts.restarts.values())
-    assert max(counts.growth().values()) < 0.05
+    assert max(counts.growth().values()) < max_growth
 
 
 def test_restarts_under_the_same_address(stack: LocalStack, smollm2: Path) -> None:
-    assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=3, num_warm_up=1))
+    # Blocks that nothing has been written to yet count as memory only later: less than the pools are large.
+    assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=3, num_warm_up=1), max_growth=0.07)
     assert_at_rest([*stack.worker_addresses.values()], within_s=20)
 
 
@@ -105,5 +108,5 @@ def test_restarts_under_the_same_address(stack: LocalStack, smollm2: Path) -> No
 @pytest.mark.timeout(1800)
 def test_fifty_restarts_of_each(smollm2: Path) -> None:
     with LocalStack(small_pools(smollm2)) as stack:
-        assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=50, num_warm_up=10))
+        assert_unnoticed(restart_under_load(stack, smollm2, num_rounds=50, num_warm_up=10), max_growth=0.05)
         assert_at_rest([*stack.worker_addresses.values()], within_s=20)
