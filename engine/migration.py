@@ -51,10 +51,12 @@ class Migration(HandOver):
         if self.stopped or self.last_events or self.lapsed:
             return
         request, block_size = self.request, self._context.config.cache.block_size
-        request.num_given_tokens = request.num_computed_tokens  # what was computed here travels like a prompt
+        # All tokens but the newest have their KV; what a step that has not ended computes is not counted.
+        num_done = len(request.tokens) - 1
+        request.num_given_tokens = num_done  # which travels like a prompt
         room = self.grant.first_block + len(self.grant.block_ids)
-        is_full = self._context.blocks.blocks_for(request.num_computed_tokens + 1) > room
-        unsent = (request.num_computed_tokens - 1) // block_size - self._next_block
+        is_full = self._context.blocks.blocks_for(num_done + 1) > room
+        unsent = (num_done - 1) // block_size - self._next_block
         if not is_full and not self._sender.begin(self.peer_id, self.grant.grant_id):
             return  # it need not stop before the receiver listens
         if not is_full and (self.writing or unsent > 1):
@@ -123,7 +125,7 @@ def problem_with_migration(request: Request, command: Migrate, block_size: int) 
     num_known, first, end = len(request.tokens), grant.first_block, grant.first_block + len(grant.block_ids)
     if not request.num_prompt_tokens <= reserved <= num_known:
         return f"num_reserved_tokens: got {reserved}, expected {request.num_prompt_tokens} to {num_known}"
-    last = (request.num_computed_tokens - 1) // block_size
+    last = (num_known - 2) // block_size  # the newest token's KV is not computed
     if not 0 <= first <= last < end:
         return f"grant {grant.grant_id}: got blocks {first} to {end - 1}, expected block {last} to be one of them"
     if len(set(grant.block_ids)) < len(grant.block_ids):
