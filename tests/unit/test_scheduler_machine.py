@@ -84,6 +84,7 @@ class DecodeMachine(SchedulerMachine):
             pool=self.engine.blocks.pool,
             config=SimpleNamespace(scheduler=self.config, lease=LEASE, worker=WorkerRef("decode", "life")),
             runner=SimpleNamespace(layout=LAYOUT),
+            max_model_len=MAX_LEN,
         )
         self.grants = GrantTable(cast(EngineContext, context), KvEndpoint("none", b""))
 
