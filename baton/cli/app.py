@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 
 from baton.cli import config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
+from baton.cli.bench.app import bench
 from baton.errors import BatonError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command("drain")(drain.drain)
 app.command("fetch")(fetch_command.fetch)
 app.command("config")(config_command.config)
 app.command("doctor")(doctor.doctor)
+app.add_typer(bench)
 passthrough.add_commands(app)
 
 

@@ -1,19 +1,13 @@
 """A finished request's figures: latencies, tokens, and where its KV went."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
+from baton.bench.percentiles import percentile
 from baton.cli.client import Answer
 from baton.rpc import sampling_pb2
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all are not above (nearest rank); NaN of nothing."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def timings(answer: Answer) -> dict[str, float | None]:

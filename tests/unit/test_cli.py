@@ -19,7 +19,7 @@ from baton.config import StackOptions, environment_variable, resolve
 from baton.errors import BatonError
 from baton.local.run_folder import RunFile, new_run_folder, write_run_file
 
-COMMANDS = ["demo", "up", "generate", "drain", "fetch", "config", "doctor", "gateway", "prefill", "decode"]
+COMMANDS = ["demo", "up", "generate", "drain", "fetch", "config", "doctor", "gateway", "prefill", "decode", "bench"]
 
 
 @pytest.fixture(autouse=True)

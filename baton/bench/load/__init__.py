@@ -1,0 +1,1 @@
+"""Sending requests at their times, in processes that do nothing else, and noting what comes."""

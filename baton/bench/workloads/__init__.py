@@ -1,0 +1,1 @@
+"""What is asked: prompts and output lengths, made from a seed."""

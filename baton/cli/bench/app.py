@@ -1,0 +1,8 @@
+"""The commands below `baton bench`."""
+
+import typer
+
+from baton.cli.bench import serve
+
+bench = typer.Typer(name="bench", help="Measure latency, throughput and goodput.", no_args_is_help=True)
+bench.command("serve")(serve.serve)
