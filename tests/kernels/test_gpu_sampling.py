@@ -41,6 +41,19 @@ def test_of_equal_logits_the_first_wins(kernel_device: torch.device) -> None:
     assert sampling.draw(logits, zero, none, none, zero - torch.inf, logits.amax(-1)).tolist() == [4097]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_argmax(dtype: torch.dtype, kernel_device: torch.device) -> None:
+    logits = torch.randn(5, 9000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[3] = -torch.inf
+    logits[3, [4097, 8191, 8999]] = 0.0  # of equal ones the first
+    logits[4] = torch.nan
+    strided = torch.full((5, 9016), 1e4).to(dtype)
+    strided[:, :9000] = logits
+    got = sampling.argmax(strided.to(kernel_device)[:, :9000]).tolist()
+    assert got[:4] == logits[:4].float().argmax(-1).tolist()
+    assert 0 <= got[4] < 9000
+
+
 def test_draws_within_limits_what_the_torch_draw_draws(kernel_device: torch.device) -> None:
     """Every kind of limit at odd temperatures: a token at the limit itself can be drawn on both."""
     vocab = 300

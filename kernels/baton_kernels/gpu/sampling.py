@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from baton_kernels.gpu.dependent import launch_of, wait_for_predecessor
+
 _PART = 4096  # vocabulary entries to a program
 
 
@@ -60,13 +62,27 @@ def _part_kernel(
 
 
 @triton.jit
-def _pick_kernel(values, indices, tokens, vocab, parts, PARTS: tl.constexpr):
+def _largest_kernel(logits, values, indices, vocab, stride, parts, PART: tl.constexpr, DEPENDENT: tl.constexpr):
+    wait_for_predecessor(DEPENDENT)
+    row, part = tl.program_id(0), tl.program_id(1)
+    index = part * PART + tl.arange(0, PART)
+    value = tl.load(logits + row.to(tl.int64) * stride + index, mask=index < vocab, other=float("-inf"))
+    value = value.to(tl.float32)
+    top = tl.max(value, axis=0)
+    tl.store(values + row * parts + part, top)
+    tl.store(indices + row * parts + part, tl.min(tl.where(value == top, index, vocab), axis=0))
+
+
+@triton.jit
+def _pick_kernel(values, indices, tokens, vocab, parts, PARTS: tl.constexpr, DEPENDENT: tl.constexpr):
+    wait_for_predecessor(DEPENDENT)
     row = tl.program_id(0)
     part = tl.arange(0, PARTS)
     value = tl.load(values + row * parts + part, mask=part < parts, other=float("-inf"))
     index = tl.load(indices + row * parts + part, mask=part < parts, other=vocab)
     top = tl.max(value, axis=0)
-    tl.store(tokens + row, tl.min(tl.where(value == top, index, vocab), axis=0).to(tl.int64))
+    chosen = tl.min(tl.where(value == top, index, vocab - 1), axis=0)  # where all are NaN, still a token
+    tl.store(tokens + row, chosen.to(tl.int64))
 
 
 def draw(
@@ -97,5 +113,40 @@ def draw(
             logits, temperatures, floors, largests, seeds, positions, values, indices, vocab, logits.stride(0), parts,
             PART=_PART, num_warps=4,
         )  # fmt: skip
-        _pick_kernel[(rows,)](values, indices, tokens, vocab, parts, PARTS=triton.next_power_of_2(parts), num_warps=1)
+        _pick(values, indices, tokens, vocab)
     return tokens
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """The index of each row's largest value, the first of several: `torch.argmax`, with the device full of few rows.
+
+    Graph-safe. Rows of NaN give a token, too, whichever.
+
+    Args:
+        logits: [rows, vocab], float32, float16 or bfloat16; rows may be strided
+
+    Returns:
+        [rows] int64
+    """
+    rows, vocab = logits.shape
+    parts = triton.cdiv(vocab, _PART)
+    values = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
+    indices = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    if rows:
+        dependent = launch_of(logits.device, rows).dependent
+        _largest_kernel[(rows, parts)](
+            logits, values, indices, vocab, logits.stride(0), parts,
+            PART=_PART, DEPENDENT=dependent, num_warps=4, launch_pdl=dependent,
+        )  # fmt: skip
+        _pick(values, indices, tokens, vocab)
+    return tokens
+
+
+def _pick(values: Tensor, indices: Tensor, tokens: Tensor, vocab: int) -> None:
+    rows, parts = values.shape
+    dependent = launch_of(values.device, rows).dependent
+    _pick_kernel[(rows,)](
+        values, indices, tokens, vocab, parts,
+        PARTS=triton.next_power_of_2(parts), DEPENDENT=dependent, num_warps=1, launch_pdl=dependent,
+    )  # fmt: skip
