@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from baton.model_folder import servable_folder
 from baton.model_spec import load_model_spec
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
+from gateway.parsing.registry import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
 
 _TRANSPORT_MAX_MIB = TRANSPORT_MAX_BYTES >> 20
 
@@ -35,6 +37,13 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     )
     parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--http-port", type=int, help="of the HTTP API; 0 takes a free one; default: no HTTP")
+    parser.add_argument(
+        "--http-timeout-s",
+        type=float,
+        default=defaults.http_timeout_s,
+        help="the longest that an HTTP request may take (%(default)s)",
+    )
     parser.add_argument("--redis-url", default=defaults.redis_url, help="worker directory (%(default)s)")
     parser.add_argument("--otlp-endpoint", help="host:port of an OTLP gRPC receiver for spans; default: none")
     parser.add_argument(
@@ -49,7 +58,20 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default=defaults.max_attempts,
         help="how often a request is tried when workers fail it; 1: once (%(default)s)",
     )
+    parser.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_PARSER_NAMES,
+        default=defaults.tool_call_parser,
+        help="how the model writes tool calls; auto: as its chat template does (%(default)s)",
+    )
+    parser.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSER_NAMES,
+        default=defaults.reasoning_parser,
+        help="how the model writes what it thinks first (%(default)s)",
+    )
     parser.add_argument("--port-file", type=Path, help="gets the bound port once the gateway serves")
+    parser.add_argument("--http-port-file", type=Path, help="the same for --http-port; written first")
     options = parser.parse_args(argv)
     if not 1 <= options.max_message_mib <= _TRANSPORT_MAX_MIB:
         parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
@@ -57,6 +79,10 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         parser.error(f"--max-attempts: got {options.max_attempts}, expected at least 1")
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: got {options.port}, expected 0 to 65535")
+    if options.http_port is not None and not 0 <= options.http_port <= 65535:
+        parser.error(f"--http-port: got {options.http_port}, expected 0 to 65535")
+    if not 0 < options.http_timeout_s < math.inf:
+        parser.error(f"--http-timeout-s: got {options.http_timeout_s}, expected seconds above 0")
     return GatewayConfig(**vars(options) | {"model": Path(options.model)})
 
 
@@ -71,6 +97,8 @@ async def serve(config: GatewayConfig) -> None:
     gateway = Gateway(config, spec, DirectoryReader(config.redis_url, spec.fingerprint))
     try:
         port = await gateway.start()
+        if config.http_port_file is not None and gateway.http_port is not None:
+            _write_atomically(config.http_port_file, str(gateway.http_port))
         if config.port_file is not None:
             _write_atomically(config.port_file, str(port))
         await stop.wait()

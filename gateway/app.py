@@ -8,7 +8,11 @@ from baton.grpc_util.server import Server
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
+from gateway.chat import ChatConfig
 from gateway.config import GatewayConfig, Limits
+from gateway.http.app import make_app
+from gateway.http.front import Front
+from gateway.http.server import HttpServer
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.retry import RetryPolicy
@@ -46,9 +50,15 @@ class Gateway:
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
         self.orchestrator = Orchestrator(self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts))
         self._server = Server([SERVICE_NAME])
+        self._http: HttpServer | None = None
+        self.http_port: int | None = None  # once started, where there is one
         validator = Validator(spec, codec, config.max_message_mib)
-        service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing)
+        chat = ChatConfig(config.tool_call_parser, config.reasoning_parser)
+        service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat)
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
+        if config.http_port is not None:
+            front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s)
+            self._http = HttpServer(make_app(front, self.pool))
 
     async def start(self) -> int:
         """Serves, whether or not workers are there yet. Returns the port.
@@ -58,6 +68,9 @@ class Gateway:
         """
         port = await self._server.start(self._config.host, self._config.port)
         await self.pool.start()
+        if self._http is not None and self._config.http_port is not None:
+            self.http_port = await self._http.start(self._config.host, self._config.http_port)
+            logger.info("serving HTTP on %s:%d", self._config.host, self.http_port)
         await self._server.set_serving(True)
         logger.info("serving on %s:%d", self._config.host, port)
         return port
@@ -65,6 +78,8 @@ class Gateway:
     async def close(self) -> None:
         """Ends running requests, frees what they hold on workers, exports the last spans. Idempotent."""
         await self._server.set_serving(False)
+        if self._http is not None:
+            await self._http.close()
         await self._server.close()
         await self.orchestrator.close()
         await self.pool.close()

@@ -3,6 +3,7 @@
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +13,22 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from baton.errors import BatonError, ErrorCode, invalid
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+# What a template is given by us: nobody may give another value by name.
+RESERVED_NAMES = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", *_SPECIAL_TOKENS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """What a template is told beside the messages."""
+
+    tools: Sequence[Mapping[str, Any]] | None = None  # as OpenAI's API has them
+    documents: Sequence[Mapping[str, Any]] | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # names that this model's template knows
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False  # the text ends where the last message does
 
 
 class ChatTemplate:
@@ -28,6 +45,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         self._special_tokens = dict(special_tokens)
+        self.source = source
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
@@ -36,21 +54,28 @@ class ChatTemplate:
                 f"the model's chat template does not compile: {error}; correct the template",
             ) from error
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], options: RenderOptions | None = None) -> str:
         """The prompt up to where the assistant's answer begins.
 
         Raises:
             BatonError: INVALID_ARGUMENT with the template's own message when it refuses `messages`.
         """
+        options = options or RenderOptions()
         try:
-            return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
+            text = self._template.render(
+                messages=messages,
+                tools=options.tools,
+                documents=options.documents,
+                add_generation_prompt=options.add_generation_prompt,
+                **options.kwargs,
+                **self._special_tokens,
             )
         except Exception as error:  # a template can raise anything that an expression can
             raise invalid(
                 f"prompt.chat: the model's chat template refused the messages: {error}; "
                 "change the messages, or send prompt.text"
             ) from error
+        return _without_end(text, str(messages[-1]["content"])) if options.continue_final_message else text
 
 
 def load_chat_template(folder: Path) -> ChatTemplate | None:
@@ -70,6 +95,18 @@ def _default_template(value: str | list[dict[str, str]] | None) -> str | None:
     if isinstance(value, list):
         return {entry["name"]: entry["template"] for entry in value}.get("default")
     return value
+
+
+def _without_end(text: str, last_content: str) -> str:
+    """What the template writes behind the last message is cut, as in transformers."""
+    content = last_content.strip()
+    start = text.rfind(content) if content else -1
+    if start < 0:
+        raise invalid(
+            "continue_final_message: got true, but the chat template does not show the last message's content as is; "
+            "set it to false"
+        )
+    return text[: start + len(content)]
 
 
 def _token_text(token: str | dict[str, Any]) -> str:

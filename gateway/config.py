@@ -15,11 +15,16 @@ class GatewayConfig:
     load_format: LoadFormat = LoadFormat.AUTO  # the workers'; counts for the fingerprint
     host: str = "127.0.0.1"
     port: int = 8080  # 0: a free one
+    http_port: int | None = None  # None: no HTTP; 0: a free one
+    http_timeout_s: float = 3600.0  # the longest that an HTTP request may take
     redis_url: str = "redis://127.0.0.1:6379/0"
     otlp_endpoint: str | None = None
     max_message_mib: int = 4
     max_attempts: int = 3  # of one request, on other workers where there are some
     port_file: Path | None = None  # gets the bound port once the gateway serves
+    http_port_file: Path | None = None  # written before port_file
+    tool_call_parser: str = "auto"  # a name of gateway/parsing/registry.py
+    reasoning_parser: str = "none"  # likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from baton.errors import invalid
 from baton.rpc import inference_pb2
+from gateway.conversation import messages_of, options_of
 from gateway.no_text import TokensOnlyCodec
 from gateway.text import TextCodec
 
-ROLES = ("system", "user", "assistant")
 # Below this, encoding takes under 2 ms and is not worth a thread.
 _THREAD_ABOVE_CHARS = 8 << 10
 
@@ -42,23 +42,12 @@ async def encode_prompt(
 async def _encode_text(text: str, codec: TextCodec | TokensOnlyCodec) -> list[int]:
     if not text:
         raise invalid("prompt.text: got an empty string, expected at least one character; send some text")
-    return await _off_loop(len(text), lambda: codec.encode(text))
+    return await off_loop(len(text), lambda: codec.encode(text))
 
 
 async def _encode_chat(chat: inference_pb2.ChatPrompt, codec: TextCodec | TokensOnlyCodec) -> list[int]:
-    if not chat.messages:
-        raise invalid("prompt.chat.messages: got an empty list, expected at least one message; add a user message")
-    for index, message in enumerate(chat.messages):
-        where = f"prompt.chat.messages[{index}]"
-        if message.role not in ROLES:
-            raise invalid(
-                f"{where}.role: got {message.role[:64]!r}, expected one of {', '.join(ROLES)}; change the role"
-            )
-        if message.role == "user" and not message.content:
-            raise invalid(f"{where}.content: got an empty string, expected some text; fill it or drop the message")
-    messages = [{"role": message.role, "content": message.content} for message in chat.messages]
-    num_chars = sum(len(message["content"]) for message in messages)
-    return await _off_loop(num_chars, lambda: codec.encode_chat(messages))
+    messages, options = messages_of(chat), options_of(chat)
+    return await off_loop(chat.ByteSize(), lambda: codec.encode_chat(messages, options))
 
 
 def _check_token_ids(token_ids: list[int], vocab_size: int) -> None:
@@ -72,6 +61,6 @@ def _check_token_ids(token_ids: list[int], vocab_size: int) -> None:
         )
 
 
-async def _off_loop(num_chars: int, encode: Callable[[], T]) -> T:
+async def off_loop(num_chars: int, encode: Callable[[], T]) -> T:
     """The tokenizer frees the interpreter lock, so a long text on a thread does not hold up other requests."""
     return encode() if num_chars <= _THREAD_ABOVE_CHARS else await asyncio.to_thread(encode)

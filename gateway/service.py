@@ -13,18 +13,20 @@ from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
 from gateway.answer import Answer
 from gateway.attempt import PromptLogprobs, Tokens
+from gateway.chat import Chat, ChatConfig
 from gateway.no_text import TokensOnlyCodec
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.request_trace import RequestTrace
 from gateway.text import TextCodec
+from gateway.token_service import TokenService
 from gateway.validate import ValidatedRequest, Validator
 
 SERVICE_NAME = "baton.v1.Inference"
 
 
 class InferenceService(inference_pb2_grpc.InferenceServicer):
-    """Generate and ListModels for one served model."""
+    """All methods for one served model."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         pool: Pool,
         orchestrator: Orchestrator,
         tracing: Tracing,
+        chat_config: ChatConfig,
     ) -> None:
         self._spec = spec
         self._codec = codec
@@ -41,6 +44,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._pool = pool
         self._orchestrator = orchestrator
         self._tracing = tracing
+        self._chat = Chat(codec, chat_config)
+        self._tokens = TokenService(codec, spec.vocab_size)
         self._running: set[str] = set()  # request ids
 
     async def Generate(
@@ -74,6 +79,27 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 scope.close()
                 yield last
                 return
+
+    async def Chat(
+        self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[inference_pb2.ChatResponse]:
+        """`Generate` for a chat, with reasoning and tool calls taken out of the text."""
+        async for response in self._chat.stream(request, context, self.Generate):
+            yield response
+
+    async def Tokenize(
+        self, request: inference_pb2.TokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> inference_pb2.TokenizeResponse:
+        """A text's or a chat's token ids."""
+        self._validator.check_model(request.model)
+        return await self._tokens.tokenize(request, self._max_model_len())
+
+    async def Detokenize(
+        self, request: inference_pb2.DetokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> inference_pb2.DetokenizeResponse:
+        """The text of token ids."""
+        self._validator.check_model(request.model)
+        return await self._tokens.detokenize(request)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -51,7 +51,7 @@ class Validator:
         """
         self._check_size(request)
         request_id = checked_request_id(request.request_id)
-        self._check_model(request.model)
+        self.check_model(request.model)
         check_ranges(request.sampling, self._spec.vocab_size)
         if request.sampling.stop and not self._codec.has_text:
             raise invalid("stop: got stop strings, but the model has no tokenizer; use stop_token_ids")
@@ -97,8 +97,12 @@ class Validator:
                 "prompt, send token ids, or raise --max-message-mib",
             )
 
-    def _check_model(self, name: str) -> None:
-        """An empty name means the served model."""
+    def check_model(self, name: str) -> None:
+        """An empty name means the served model.
+
+        Raises:
+            BatonError: NOT_FOUND for any other one.
+        """
         if name and name != self._spec.name:
             raise BatonError(
                 ErrorCode.NOT_FOUND,

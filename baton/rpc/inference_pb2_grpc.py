@@ -40,6 +40,21 @@ class InferenceStub(object):
                 request_serializer=baton_dot_rpc_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=baton_dot_rpc_dot_inference__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Chat = channel.unary_stream(
+                '/baton.v1.Inference/Chat',
+                request_serializer=baton_dot_rpc_dot_inference__pb2.ChatRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_inference__pb2.ChatResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/baton.v1.Inference/Tokenize',
+                request_serializer=baton_dot_rpc_dot_inference__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/baton.v1.Inference/Detokenize',
+                request_serializer=baton_dot_rpc_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_rpc_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/baton.v1.Inference/ListModels',
                 request_serializer=baton_dot_rpc_dot_inference__pb2.ListModelsRequest.SerializeToString,
@@ -59,6 +74,25 @@ class InferenceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Chat(self, request, context):
+        """Generate for a chat, with the answer taken apart: what the model thinks, says, and which tools it calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -72,6 +106,21 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=baton_dot_rpc_dot_inference__pb2.GenerateRequest.FromString,
                     response_serializer=baton_dot_rpc_dot_inference__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Chat': grpc.unary_stream_rpc_method_handler(
+                    servicer.Chat,
+                    request_deserializer=baton_dot_rpc_dot_inference__pb2.ChatRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_inference__pb2.ChatResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=baton_dot_rpc_dot_inference__pb2.TokenizeRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=baton_dot_rpc_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=baton_dot_rpc_dot_inference__pb2.DetokenizeResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -107,6 +156,87 @@ class Inference(object):
             '/baton.v1.Inference/Generate',
             baton_dot_rpc_dot_inference__pb2.GenerateRequest.SerializeToString,
             baton_dot_rpc_dot_inference__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Chat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/baton.v1.Inference/Chat',
+            baton_dot_rpc_dot_inference__pb2.ChatRequest.SerializeToString,
+            baton_dot_rpc_dot_inference__pb2.ChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Inference/Tokenize',
+            baton_dot_rpc_dot_inference__pb2.TokenizeRequest.SerializeToString,
+            baton_dot_rpc_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Inference/Detokenize',
+            baton_dot_rpc_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            baton_dot_rpc_dot_inference__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.errors import BatonError, ErrorCode
-
-_SPACE = "\u2581"  # how SentencePiece writes a space
+from baton.token_spelling import Spelling, decoder_kinds, spelling
 
 
 def read_token_bytes(folder: Path, vocab_size: int) -> list[bytes]:
@@ -27,11 +26,11 @@ def read_token_bytes(folder: Path, vocab_size: int) -> list[bytes]:
             "--model a folder with a fast tokenizer",
         )
     tokenizer = json.loads(file.read_text(encoding="utf-8"))
-    spelling = _spelling(file, tokenizer)
+    bytes_of = _spelling(file, tokenizer)
     table = [b""] * vocab_size
     for token, token_id in _vocabulary(tokenizer["model"]["vocab"]):
         if token_id < vocab_size:
-            table[token_id] = spelling(token)
+            table[token_id] = bytes_of(token)
     for added in tokenizer.get("added_tokens") or ():
         if added["id"] < vocab_size:
             table[added["id"]] = b"" if added["special"] else added["content"].encode()
@@ -46,40 +45,13 @@ def _vocabulary(vocab: Any) -> Iterator[tuple[str, int]]:
         yield from ((token, token_id) for token_id, (token, _) in enumerate(vocab))
 
 
-class _ByteLevel:
-    """Each character stands for a byte: printable ones of Latin-1 for themselves, the others for 256 and up (GPT-2)."""
-
-    def __init__(self) -> None:
-        kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        moved = [byte for byte in range(256) if byte not in kept]
-        self._byte_of = {chr(byte): byte for byte in kept} | {chr(256 + n): byte for n, byte in enumerate(moved)}
-
-    def __call__(self, token: str) -> bytes:
-        return bytes(self._byte_of[char] for char in token) if self._byte_of.keys() >= set(token) else token.encode()
-
-
-def _sentencepiece(token: str) -> bytes:
-    """ "<0x0A>" is a byte; all else is text."""
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return bytes([int(token[3:5], 16)])
-    return token.replace(_SPACE, " ").encode()
-
-
-def _spelling(file: Path, tokenizer: dict[str, Any]) -> Any:
-    kinds = set(_kinds(tokenizer.get("decoder")))
-    if "ByteLevel" in kinds:
-        return _ByteLevel()
-    if "ByteFallback" in kinds or "Metaspace" in kinds:
-        return _sentencepiece
-    raise BatonError(
-        ErrorCode.FAILED_PRECONDITION,
-        f"structured: got a grammar, but {file} has a decoder of {sorted(kinds) or 'no kind'}, expected ByteLevel, "
-        "ByteFallback or Metaspace; drop structured, this model cannot follow grammars here",
-    )
-
-
-def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
-    if decoder:
-        yield decoder["type"]
-        for part in decoder.get("decoders", ()):
-            yield from _kinds(part)
+def _spelling(file: Path, tokenizer: dict[str, Any]) -> Spelling:
+    found = spelling(tokenizer.get("decoder"))
+    if found is None:
+        kinds = sorted(set(decoder_kinds(tokenizer.get("decoder"))))
+        raise BatonError(
+            ErrorCode.FAILED_PRECONDITION,
+            f"structured: got a grammar, but {file} has a decoder of {kinds or 'no kind'}, expected ByteLevel, "
+            "ByteFallback or Metaspace; drop structured, this model cannot follow grammars here",
+        )
+    return found

@@ -42,6 +42,7 @@ class Stack:
     directory: FakeDirectory
     workers: dict[str, FakeWorker]
     port: int
+    http_url: str
 
     @property
     def prefill(self) -> Any:
@@ -98,21 +99,29 @@ async def running_stack(
     limits: Limits | None = None,
     otlp_endpoint: str | None = None,
     max_attempts: int = 3,
+    **options: Any,
 ) -> AsyncIterator[Stack]:
-    """Workers that answer `ANSWER`, and a gateway in front of them."""
+    """Workers that answer `ANSWER`, and a gateway in front of them with these `GatewayConfig` options."""
     directory, workers = FakeDirectory(), {}
     for name, role in roles:
         workers[name] = FakeWorker(name, role)
         workers[name].prefill.script, workers[name].decode.script = prefill_of(ANSWER), decode_of(ANSWER)
         directory.records.append(await workers[name].start())
     config = GatewayConfig(
-        model=model, model_name="tiny", port=0, otlp_endpoint=otlp_endpoint, max_attempts=max_attempts
+        model=model,
+        model_name="tiny",
+        port=0,
+        http_port=0,
+        otlp_endpoint=otlp_endpoint,
+        max_attempts=max_attempts,
+        **options,
     )
     gateway = Gateway(config, load_model_spec(model, "tiny"), directory, limits or Limits(poll_interval_s=0.05))
     port = await gateway.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-            yield Stack(gateway, channel, inference_pb2_grpc.InferenceStub(channel), directory, workers, port)
+            stub, http_url = inference_pb2_grpc.InferenceStub(channel), f"http://127.0.0.1:{gateway.http_port}"
+            yield Stack(gateway, channel, stub, directory, workers, port, http_url)
     finally:
         await gateway.close()
         for worker in workers.values():

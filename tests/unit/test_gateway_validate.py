@@ -70,7 +70,7 @@ def chat(*messages: tuple[str, str]) -> inference_pb2.ChatPrompt:
         ),
         (Request(text="日本語 " * 2000), "tokens, expected at most 255 (context 256 minus 1 token of output); shorten"),
         (Request(chat=chat()), "prompt.chat.messages: got an empty list"),
-        (Request(chat=chat(("tool", "x"))), "messages[0].role: got 'tool', expected one of system, user, assistant"),
+        (Request(chat=chat(("robot", "x"))), "messages[0].role: got 'robot', expected one of system, developer, user"),
         (Request(chat=chat(("system", "x"), ("user", ""))), "messages[1].content: got an empty string"),
         (Request(chat=chat(("assistant", "x"))), "refused the messages: the assistant cannot begin"),
         (Request(text="x", request_id="r" * 129), "request_id: got 129 characters, expected at most 128"),

@@ -1,0 +1,1 @@
+"""Answers of chats taken apart as they are streamed: reasoning, content, tool calls."""
