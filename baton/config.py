@@ -15,6 +15,7 @@ ENVIRONMENT_PREFIX = "BATON_"
 POLICIES = ("fcfs", "priority")
 DTYPES = ("float32", "bfloat16", "float16")
 PROCESS_CONNECTORS = ("nixl",)  # those of kv_transfer/registry.py that work between processes
+_HTTP_PORT = 8000
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -37,7 +38,12 @@ class StackOptions:
     prefill: int = _option(1, "Number of prefill workers; not used with --aggregated.")
     decode: int = _option(1, "Number of decode (or aggregated) workers.")
     host: str = _option("127.0.0.1", "The address that the gateway listens on; the workers stay on 127.0.0.1.")
-    port: int = _option(8080, "The gateway's port; 0 takes a free one.")
+    port: int = _option(8080, "The gateway's port for gRPC; 0 takes a free one.")
+    http_port: int | None = _option(
+        None, f"The gateway's port for HTTP; default: {_HTTP_PORT}, or a free one with --port 0."
+    )
+    tool_call_parser: str = _option("auto", "How the model writes tool calls; `baton gateway --help` lists the names.")
+    reasoning_parser: str = _option("none", "How the model writes its reasoning; likewise.")
     device: str = _option("cpu", "Where the workers compute: cpu, cuda, cuda:1, ...")
     dtype: str = _option("float32", "Of weights and KV: float32, bfloat16 or float16.")
     connector: str = _option("nixl", "How KV moves between workers.")
@@ -81,8 +87,10 @@ class StackOptions:
         for name in ("lease_s", "longest_write_s", "clock_margin_s", "start_timeout_s"):
             if not 0 < getattr(self, name) < math.inf:  # not a number fails, too
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected seconds above 0")
-        if not 0 <= self.port <= 65535:
-            raise invalid(f"got --port {self.port}, expected 0 to 65535")
+        for name in ("port", "http_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 65535:
+                raise invalid(f"got {flag(name)} {value}, expected 0 to 65535")
         for name, known in (("load_format", LoadFormat), ("model_impl", ModelImpl)):
             if getattr(self, name) not in list(known):
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected one of {', '.join(known)}")
@@ -94,6 +102,13 @@ class StackOptions:
             raise invalid(f"got --dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
         if self.connector not in PROCESS_CONNECTORS:
             raise invalid(f"got --connector {self.connector}, expected {' or '.join(PROCESS_CONNECTORS)}")
+
+    @property
+    def listen_http_port(self) -> int:
+        """Where HTTP is served; 0: on any free port."""
+        if self.http_port is not None:
+            return self.http_port
+        return _HTTP_PORT if self.port else 0
 
     @property
     def num_workers(self) -> int:

@@ -62,13 +62,15 @@ def _run_until_stopped(options: StackOptions, console: Console) -> None:
 
 def addresses(stack: LocalStack) -> str:
     """What runs where, and calls to try."""
-    rows = {"gateway": stack.gateway_address, **stack.worker_addresses}
+    rows = {"gateway (gRPC)": stack.gateway_address, "gateway (HTTP)": stack.http_url, **stack.worker_addresses}
     rows |= {"redis": stack.redis_url, "traces (OTLP)": stack.otlp_address, "logs": str(stack.run_folder)}
     width = max(len(name) for name in rows)
     lines = [f"{name:{width}}  {address}" for name, address in rows.items()]
     lines += ["", "Try it from another terminal:", '  baton generate "What is a KV cache?"']
     call = f"grpcurl -plaintext -d '{_EXAMPLE}' {stack.gateway_address} baton.v1.Inference/Generate"
-    return "\n".join([*lines, f"  {call}", "Ctrl-C stops everything."])
+    curl = f"curl {stack.http_url}/v1/chat/completions -d '{_HTTP_EXAMPLE}'"
+    return "\n".join([*lines, f"  {curl}", f"  {call}", "Ctrl-C stops everything."])
 
 
+_HTTP_EXAMPLE = '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}'
 _EXAMPLE = '{"chat": {"messages": [{"role": "user", "content": "Hello"}]}, "sampling": {"max_tokens": 32}}'

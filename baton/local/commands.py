@@ -69,8 +69,17 @@ def redis_command(port: int, run_folder: Path) -> list[str]:
 
 
 def gateway_command(options: StackOptions, around: Surroundings, prefix: Sequence[str]) -> ServiceCommand:
-    """The gateway on the stack's port."""
-    return _service("gateway", [*prefix, "--load-format", options.load_format], options.host, options.port, around)
+    """The gateway on the stack's ports."""
+    command = [*prefix, "--load-format", options.load_format]
+    command += ["--tool-call-parser", options.tool_call_parser, "--reasoning-parser", options.reasoning_parser]
+    command += ["--http-port", str(options.listen_http_port)]
+    command += ["--http-port-file", str(http_port_file(around.run_folder))]
+    return _service("gateway", command, options.host, options.port, around)
+
+
+def http_port_file(run_folder: Path) -> Path:
+    """Where the gateway writes its port for HTTP."""
+    return run_folder / "gateway.http.port"
 
 
 def worker_commands(

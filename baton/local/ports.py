@@ -13,7 +13,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_can_listen(host: str, port: int) -> None:
+def check_can_listen(host: str, port: int, flag: str = "--port") -> None:
     """For saying so before anything is started; the server itself says it too, when it gets to listening.
 
     Raises:
@@ -26,16 +26,16 @@ def check_can_listen(host: str, port: int) -> None:
         try:
             probe.bind((host.strip("[]"), port))
         except (OSError, UnicodeError) as error:
-            raise _cannot_listen(host, port, error) from error
+            raise _cannot_listen(host, port, flag, error) from error
 
 
-def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> BatonError:
+def _cannot_listen(host: str, port: int, flag: str, error: OSError | UnicodeError) -> BatonError:
     number = error.errno if isinstance(error, OSError) else None
     reason = getattr(error, "strerror", None) or str(error)
     if number == errno.EADDRINUSE:
-        advice = "choose another --port, or 0 for any free one"
+        advice = f"choose another {flag}, or 0 for any free one"
     elif number == errno.EACCES:
-        advice = "choose a --port above 1023, or 0 for any free one"
+        advice = f"choose a {flag} above 1023, or 0 for any free one"
     else:
         return invalid(
             f"got --host {host}, expected an address of this machine, such as 127.0.0.1 or 0.0.0.0 ({reason})"

@@ -12,9 +12,17 @@ from baton.errors import BatonError, ErrorCode
 from baton.fetch import resolve_model
 from baton.load_options import default_name, is_gguf
 from baton.local.child import Child
-from baton.local.commands import SERVICES, ServiceCommand, Surroundings, gateway_command, redis_command, worker_commands
+from baton.local.commands import (
+    SERVICES,
+    ServiceCommand,
+    Surroundings,
+    gateway_command,
+    http_port_file,
+    redis_command,
+    worker_commands,
+)
 from baton.local.ports import check_can_listen, free_port
-from baton.local.readiness import read_port, wait_for_redis, wait_for_service
+from baton.local.readiness import reachable_host, read_port, wait_for_redis, wait_for_service
 from baton.local.run_folder import new_run_folder
 from baton.telemetry.collector import Collector
 
@@ -28,7 +36,7 @@ class LocalStack:
     Use as a context manager, or call `start` and `stop`. Whatever happens to this
     process, SIGKILL included, the children do not outlive it (see `baton.local.guard`). After `start`:
 
-    - `gateway_address`, `otlp_address` (also the TraceStore's), `redis_url`: host:port and URL
+    - `gateway_address`, `otlp_address` (also the TraceStore's): host:port; `http_url`, `redis_url`: URLs
     - `worker_addresses`: worker name ("prefill-0", "decode-0", "aggregated-0") to host:port
     - `pids`: process name ("redis", "gateway" or a worker's) to process id
     """
@@ -50,6 +58,7 @@ class LocalStack:
         """
         self.options = options
         self.gateway_address = ""
+        self.http_url = ""
         self.otlp_address = ""
         self.redis_url = ""
         self.run_folder = Path()
@@ -155,7 +164,8 @@ class LocalStack:
     def _start(self) -> None:
         options = self.options
         model_path = resolve_model(options.model)
-        check_can_listen(options.host, options.port)
+        check_can_listen(options.host, options.port, "--port")
+        check_can_listen(options.host, options.listen_http_port, "--http-port")
         deadline_s = time.monotonic() + options.start_timeout_s
         self.run_folder = new_run_folder()
         self._collector = Collector(forward_to=options.otlp_endpoint)
@@ -205,5 +215,7 @@ class LocalStack:
         address = wait_for_service(child, service.port_file, service.host, deadline_s, self.check_running)
         if service.name == "gateway":
             self.gateway_address = address
+            # Written before the port file that has been waited for.
+            self.http_url = f"http://{reachable_host(service.host)}:{read_port(http_port_file(self.run_folder))}"
         else:
             self.worker_addresses[service.name] = address

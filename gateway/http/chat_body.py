@@ -37,7 +37,6 @@ class ChatBody(SamplingFields, kw_only=True):
     top_logprobs: Int32 | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    include_reasoning: bool | None = None
     echo: bool | None = None
 
 

@@ -42,7 +42,7 @@ class Stack:
     directory: FakeDirectory
     workers: dict[str, FakeWorker]
     port: int
-    http_url: str
+    http_url: str  # with the option http_port=0
 
     @property
     def prefill(self) -> Any:
@@ -111,7 +111,6 @@ async def running_stack(
         model=model,
         model_name="tiny",
         port=0,
-        http_port=0,
         otlp_endpoint=otlp_endpoint,
         max_attempts=max_attempts,
         **options,

@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--behaviour", default="serve")
     for flag in ("--model", "--model-name", "--host", "--port", "--port-file", "--otlp-endpoint"):
         parser.add_argument(flag, required=True)
+    parser.add_argument("--http-port-file", type=Path)
     options, others = parser.parse_known_args()
     print("arguments:", json.dumps(sys.argv[1:]), "others:", json.dumps(others))
     if options.behaviour == "die":
@@ -81,6 +82,8 @@ def main() -> None:
     inference_pb2_grpc.add_InferenceServicer_to_server(inference, server)
     port = server.add_insecure_port(f"{options.host}:{options.port}")
     server.start()
+    if options.http_port_file is not None:
+        options.http_port_file.write_text("1")
     temporary = Path(options.port_file + ".new")
     temporary.write_text(str(port))
     temporary.rename(options.port_file)

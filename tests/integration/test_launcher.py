@@ -122,7 +122,8 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
         "--port-file",
         "--redis-url",
     }
-    assert set(gateway[::2]) == common | {"--otlp-endpoint"}
+    own = {"--http-port", "--http-port-file", "--tool-call-parser", "--reasoning-parser"}
+    assert set(gateway[::2]) == common | own | {"--otlp-endpoint"}
 
 
 def test_an_aggregated_stack_has_one_kind_of_worker(model: Path) -> None:

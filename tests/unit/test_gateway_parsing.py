@@ -56,7 +56,7 @@ CASES: list[tuple[Callable[[], AnswerParser], str, Told]] = [
     (Llama3Parser, '{"name": "weather", "parameters": WEATHER}', ("", "", [WEATHER])),
     (
         Llama3Parser,
-        '<|python_tag|>{"name": "time", "parameters": {}}; {"type": "function", "name": "weather", "parameters": WEATHER}',
+        '<|python_tag|>{"name": "time", "parameters": {}}; {"type": "f", "name": "weather", "parameters": WEATHER}',
         ("", "", [TIME, WEATHER]),
     ),
     (Llama3Parser, "  The time is {now}.", ("", "  The time is {now}.", [])),
