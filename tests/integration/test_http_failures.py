@@ -1,6 +1,7 @@
 """The HTTP API when something is wrong: with a request, with a worker, or with the client's patience."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from baton.types import Role
 from gateway.config import Limits
 from gateway.text import TextCodec
 from tests.fakes.gateway_stack import Stack, eventually, running_stack
-from tests.fakes.http_client import TEXT, USER, answers, connect, events
+from tests.fakes.http_client import TEXT, USER, answers, connect
 from tests.fakes.text_model import write_text_model
 from tests.fakes.workers import admitted, hang
 
@@ -137,14 +138,25 @@ async def test_failures_before_the_first_token_have_a_status(
 
 
 async def test_a_failure_after_the_first_token_is_an_event(model: Path, codec: TextCodec) -> None:
+    heard = asyncio.Event()
+
     async def broken(request: worker_pb2.DecodeRequest) -> AsyncIterator[worker_pb2.DecodeEvent]:
         yield admitted()
+        await heard.wait()
         raise BatonError(ErrorCode.INTERNAL, "the step failed")
 
     async with running_stack(model, max_attempts=1, http_port=0) as stack, connect(stack) as client:
         answers(stack, codec, TEXT)
         stack.decode.script = broken
-        *_, last = await events(client, "/v1/completions", prompt="Hello")
+        body = {"model": "tiny", "stream": True, "prompt": "Hello"}
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            assert response.status_code == 200
+            lines = response.aiter_lines()
+            await anext(lines)
+            heard.set()
+            *_, last, done = [line.removeprefix("data: ") async for line in lines if line]
+        assert done == "[DONE]"
+        last = json.loads(last)
         assert last["error"]["type"] == "server_error"
         assert "the step failed" in last["error"]["message"]
 
