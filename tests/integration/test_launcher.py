@@ -148,7 +148,7 @@ def test_a_child_that_dies_at_the_start_is_told_with_its_log_and_nothing_is_left
 def test_a_child_that_never_serves_is_told_and_nothing_is_left(
     model: Path, new_children: Callable[[], list[psutil.Process]]
 ) -> None:
-    stack = make_stack(model, {"prefill": "never-ready"}, start_timeout_s=2)
+    stack = make_stack(model, {"prefill": "never-ready"}, start_timeout_s=6)
     with pytest.raises(BatonError, match=r"prefill-0 did not reach gRPC health SERVING .*--start-timeout-s"):
         stack.start()
     assert not new_children()
