@@ -42,6 +42,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_prompt_logprobs: int | None = None  # as `num_logprobs`, for each prompt token but the first
     structured: StructuredOutput | None = None  # None: free text
 
+    @property
+    def penalized(self) -> bool:
+        """Whether tokens so far change how likely the next ones are."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
     """Natural log-probabilities at one position: the token's that is there and the best alternatives', best first."""

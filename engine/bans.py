@@ -8,7 +8,7 @@ from engine.request import Request
 def banned_tokens(request: Request) -> Sequence[int]:
     """Token ids that the request must not draw at its next output position; some may come twice."""
     sampling = request.sampling
-    ends = sampling.stop_token_ids if request.num_output_tokens < sampling.min_tokens else ()
+    ends = sampling.stop_token_ids if request.next_output_position < sampling.min_tokens else ()
     if not sampling.bad_words:
         return ends
     last = _completing(sampling.bad_words, request.tokens, request.num_prompt_tokens)

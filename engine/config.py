@@ -30,6 +30,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True):
     policy: str = "fcfs"  # or "priority"
     priority_aging_s: float = 10.0  # under "priority": waiting so long counts as one level
     long_prefill_token_threshold: int | None = None  # most tokens of one prompt while others want some; None: half
+    overlap_steps: bool | None = None  # plan and launch a step while the one before runs; None: where there is a GPU
 
     @property
     def prompt_share(self) -> int:

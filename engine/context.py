@@ -62,6 +62,12 @@ class EngineContext:
         self._send = send
         self._outbox: list[Event] = []
 
+    @property
+    def overlaps_steps(self) -> bool:
+        """Whether a step is planned and launched while the device runs the one before; a CPU has nothing to overlap."""
+        wanted = self.config.scheduler.overlap_steps
+        return self.runner.on_gpu if wanted is None else wanted
+
     def emit(self, event: Event) -> None:
         """Queues an event for the next `flush`."""
         self._outbox.append(event)

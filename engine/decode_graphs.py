@@ -8,7 +8,6 @@ once.
 import bisect
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from baton_kernels.attn.paged_triton import TritonAttention
 from engine.block_tables import BlockTables
+from engine.drawn_tokens import DrawnTokens
 from engine.models.base import Model
 from engine.request import Request
 
@@ -75,13 +75,12 @@ class DecodeGraphs:
             logits, best = run()
         return _Captured(graph, logits, best)
 
-    def run(self, requests: Sequence[Request]) -> Decoded:
-        """Computes the newest token of each request; at most as many requests as graphs were made for."""
+    def run(self, requests: list[Request], drawn: DrawnTokens) -> Decoded:
+        """Computes the newest token of each request, known or not; at most as many as graphs were made for."""
         count = len(requests)
         captured = self._graphs[self._sizes[bisect.bisect_left(self._sizes, count)]]
         contexts = np.fromiter((request.num_computed_tokens + 1 for request in requests), np.int32, count)
-        tokens = torch.tensor([request.tokens[request.num_computed_tokens] for request in requests], pin_memory=True)
         self._attention.plan_decodes(self._tables.rows(requests), contexts, captured.best.shape[0])
-        self._token_ids[:count].copy_(tokens, non_blocking=True)
+        drawn.newest(requests, self._token_ids[:count])
         captured.graph.replay()
         return Decoded(captured.logits[:count], captured.best[:count])

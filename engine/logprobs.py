@@ -3,19 +3,37 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from baton.types import TokenLogprobs
 from baton_kernels.sampling import top_logprobs
 from engine.models.base import Model
 from engine.request import Request
+from engine.upload import download, upload
 
 # Logits of a long chunk would be large: 2,048 rows over a vocabulary of 150,000 are 1.2 GB.
 _ROWS_AT_ONCE = 128
 
 
-def token_logprobs(logits: Tensor, tokens: Tensor, counts: Sequence[int]) -> list[TokenLogprobs]:
+class LogprobsOnTheWay(NamedTuple):
+    """Host memory that holds what was asked for once the work enqueued so far has ended."""
+
+    tokens: Tensor  # [rows] int64
+    values: Tensor  # [rows] float32
+    best_ids: Tensor  # [rows, n] int64, n the largest count
+    best_values: Tensor  # [rows, n] float32
+    counts: Sequence[int]  # of alternatives to tell, one a row
+
+    def read(self) -> list[TokenLogprobs]:
+        """One a row, once they are there."""
+        tokens, values, best_ids, best_values = (part.tolist() for part in self[:4])
+        return [
+            TokenLogprobs(token, value, tuple(zip(ids[:count], others[:count], strict=True)))
+            for token, value, ids, others, count in zip(tokens, values, best_ids, best_values, self.counts, strict=True)
+        ]
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, counts: Sequence[int]) -> LogprobsOnTheWay:
     """What each row says of its token and of its `counts[row]` best alternatives.
 
     Args:
@@ -23,11 +41,8 @@ def token_logprobs(logits: Tensor, tokens: Tensor, counts: Sequence[int]) -> lis
         tokens: [rows] int64
         counts: one a row, each 0 to vocab
     """
-    values, best_ids, best_values = (part.tolist() for part in top_logprobs(logits, tokens, max(counts)))
-    return [
-        TokenLogprobs(token, value, tuple(zip(ids[:count], others[:count], strict=True)))
-        for token, value, ids, others, count in zip(tokens.tolist(), values, best_ids, best_values, counts, strict=True)
-    ]
+    values, best_ids, best_values = top_logprobs(logits, tokens, max(counts))
+    return LogprobsOnTheWay(download(tokens), download(values), download(best_ids), download(best_values), counts)
 
 
 class PromptPart(NamedTuple):
@@ -38,7 +53,7 @@ class PromptPart(NamedTuple):
     first_row: int  # of the flattened batch; it computes the token in front of the first position
 
 
-def prompt_logprobs(model: Model, hidden: Tensor, part: PromptPart) -> list[TokenLogprobs]:
+def prompt_logprobs(model: Model, hidden: Tensor, part: PromptPart) -> list[LogprobsOnTheWay]:
     """What the model says of the prompt tokens that are at `part.positions`.
 
     Args:
@@ -46,9 +61,9 @@ def prompt_logprobs(model: Model, hidden: Tensor, part: PromptPart) -> list[Toke
     """
     request, positions = part.request, part.positions
     rows = hidden[part.first_row : part.first_row + len(positions)]
-    tokens = torch.tensor(request.tokens[positions.start : positions.stop], device=hidden.device)
+    tokens = upload(request.tokens[positions.start : positions.stop], hidden.device)
     count = request.sampling.num_prompt_logprobs or 0
-    told: list[TokenLogprobs] = []
-    for few_rows, few_tokens in zip(rows.split(_ROWS_AT_ONCE), tokens.split(_ROWS_AT_ONCE), strict=True):
-        told += token_logprobs(model.logits(few_rows), few_tokens, [count] * len(few_tokens))
-    return told
+    return [
+        token_logprobs(model.logits(few_rows), few_tokens, [count] * len(few_tokens))
+        for few_rows, few_tokens in zip(rows.split(_ROWS_AT_ONCE), tokens.split(_ROWS_AT_ONCE), strict=True)
+    ]

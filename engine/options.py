@@ -36,6 +36,7 @@ def engine_config(options: WorkerOptions, role: Role, worker: WorkerRef) -> Engi
             policy=options.scheduling_policy,
             priority_aging_s=options.priority_aging_s,
             long_prefill_token_threshold=options.long_prefill_token_threshold,
+            overlap_steps=False if options.no_step_overlap else None,
         ),
         lease=LeaseConfig(
             lease_s=options.lease_s,

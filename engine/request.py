@@ -24,7 +24,7 @@ class Request:
     grammar: GrammarState | None = None  # None: free text
     block_ids: list[int] = dataclasses.field(default_factory=list)
     hashes: list[bytes] = dataclasses.field(default_factory=list)  # of the full blocks of `tokens`
-    num_computed_tokens: int = 0  # whose KV is in `block_ids`
+    num_computed_tokens: int = 0  # whose KV is in `block_ids`, or will be when the steps in flight have ended
     num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
     num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
     num_told_positions: int = 1  # of the prompt, whose log-probabilities are out; the first token has none
@@ -33,6 +33,9 @@ class Request:
     host_block_ids: list[int] = dataclasses.field(default_factory=list)  # of a preempted request that was swapped out
     num_swapped_tokens: int = 0  # whose KV is in `host_block_ids`
     num_lost_tokens: int = 0  # that were computed when it was preempted, until it starts again
+    num_unknown_tokens: int = 0  # behind `tokens`, drawn by steps in flight
+    num_steps_in_flight: int = 0  # that compute tokens of it
+    is_over: bool = False  # finished or taken out: what steps in flight do for it is thrown away
     started_unix_ns: int = 0
     first_token_unix_ns: int = 0
     prefill_chunks: list[ComputeSpan] = dataclasses.field(default_factory=list)
@@ -48,9 +51,25 @@ class Request:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
+    def num_tokens(self) -> int:
+        """Prompt and output, with those whose ids are not known yet."""
+        return len(self.tokens) + self.num_unknown_tokens
+
+    @property
+    def next_output_position(self) -> int:
+        """Of the token to be drawn next, counted from 0."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
     def num_new_tokens(self) -> int:
         """Tokens whose KV is still to be computed; 1 for a running decode."""
-        return len(self.tokens) - self.num_computed_tokens
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Whether its next draw depends on the ids of all tokens before, on the host: it cannot be planned ahead."""
+        sampling = self.sampling
+        return self.grammar is not None or bool(sampling.bad_words) or sampling.penalized
 
     @property
     def untold_position(self) -> int | None:

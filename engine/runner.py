@@ -1,8 +1,7 @@
 """Executes a step plan: builds the flattened batch, runs the model over the KV pool, draws the tokens."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -10,24 +9,24 @@ from torch import Tensor
 
 from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec
-from baton.types import KvLayout, TokenLogprobs
+from baton.types import KvLayout
 from baton_kernels import native
 from baton_kernels.attention import SequenceSlice
 from baton_kernels.attn.registry import make_attention
-from baton_kernels.bitmask import apply_token_bitmask
-from baton_kernels.sampling import sample
-from baton_kernels.sampling_batch import RowParams, make_batch
-from engine.bans import banned_tokens
 from engine.config import EngineConfig
 from engine.device import open_device
+from engine.drawn_tokens import DrawnTokens
 from engine.kv_sizing import make_sizing
-from engine.logprobs import PromptPart, prompt_logprobs, token_logprobs
+from engine.logprobs import LogprobsOnTheWay, PromptPart, prompt_logprobs
 from engine.models.decoder import Decoder
 from engine.models.registry import load_model
-from engine.request import Key, Request
+from engine.request import Request
 from engine.scheduler.base import BlockCopies, StepPlan
 from engine.scheduler.costs import PreemptionCosts
+from engine.step_in_flight import StepInFlight, StepResult
+from engine.step_sampler import StepSampler
 from engine.swap_buffer import SwapBuffer
+from engine.upload import upload
 
 if TYPE_CHECKING:
     from engine.decode_graphs import DecodeGraphs
@@ -35,14 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-class StepResult(NamedTuple):
-    """Sampled tokens by request, and log-probabilities where asked for."""
-
-    tokens: dict[Key, int]
-    logprobs: dict[Key, TokenLogprobs]
-    prompt_logprobs: Mapping[Key, Sequence[TokenLogprobs]] = {}  # of the positions in `Request.positions_told_by`
 
 
 class ModelRunner:
@@ -78,6 +69,8 @@ class ModelRunner:
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
         self._graphs: DecodeGraphs | None = None
+        self._drawn = DrawnTokens(config.scheduler.max_num_seqs, self._device)
+        self._sampler = StepSampler(self._device)
         self.num_blocks = sizing.num_blocks(self._peak_run)
         self._make_pool(self.num_blocks)
         self._swap: SwapBuffer | None = None
@@ -112,6 +105,11 @@ class ModelRunner:
         self.execute(plan)
         del self.pool, self._attention
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether `launch` returns before the step has ended."""
+        return self._device.type == "cuda"
+
     def open_swap_space(self, num_bytes: int, costs: PreemptionCosts) -> int:
         """Allocates host memory for blocks of preempted requests, and tells `costs` what a copy takes; blocks in it."""
         self._swap = SwapBuffer(self.pool, num_bytes // self.layout.block_bytes)
@@ -123,107 +121,60 @@ class ModelRunner:
         assert self._swap is not None
         self._swap.copy(copies)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Computes the planned tokens' KV into the pool and draws a token for each sequence that asks for one."""
+        """`launch`, and waits for its end."""
+        return self.launch(plan).result()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> StepInFlight:
+        """Enqueues a step: the planned tokens' KV goes into the pool, and a token is drawn for each that asks for one.
+
+        A step before it may still be in flight: where a request's newest token is not known, it is that one's draw.
+        """
         if self._graphs and all(count == 1 and sample for _, count, sample in plan.sequences):
             requests = [request for request, _, _ in plan.sequences]
             if all(request.untold_position is None for request in requests):
-                return self._decode(self._graphs, requests)
+                logits, best = self._graphs.run(requests, self._drawn)
+                return self._draw(logits, requests, [], best)
         token_ids: list[int] = []
         positions: list[int] = []
         slices: list[SequenceSlice] = []
         sampled: list[tuple[int, Request]] = []
         prompts: list[PromptPart] = []
+        late: list[tuple[int, Request]] = []
         for request, num_tokens, wants_token in plan.sequences:
             start = request.num_computed_tokens
             token_ids += request.tokens[start : start + num_tokens]
             positions += range(start, start + num_tokens)
+            if len(token_ids) < len(positions):
+                late.append((len(token_ids), request))
+                token_ids.append(0)
             if spoken_of := request.positions_told_by(num_tokens):
                 first_row = len(token_ids) - num_tokens + spoken_of.start - 1 - start
                 prompts.append(PromptPart(request, spoken_of, first_row))
             slices.append(SequenceSlice(start, num_tokens, request.block_ids))
             if wants_token:
                 sampled.append((len(token_ids) - 1, request))
-        hidden = self._model.forward(
-            torch.tensor(token_ids, device=self._device),
-            torch.tensor(positions, device=self._device),
-            self.pool,
-            self._attention.plan(slices),
-        )
-        told = {part.request.key: prompt_logprobs(self._model, hidden, part) for part in prompts}
+        tokens = upload(token_ids, self._device)
+        self._drawn.insert(late, tokens)
+        hidden = self._model.forward(tokens, upload(positions, self._device), self.pool, self._attention.plan(slices))
+        told = [(part, prompt_logprobs(self._model, hidden, part)) for part in prompts]
         if not sampled:
-            return StepResult({}, {}, told)
-        last_rows = torch.tensor([row for row, _ in sampled], device=self._device)
-        drawn = _draw(self._model.logits(hidden[last_rows]), [request for _, request in sampled])
-        return drawn._replace(prompt_logprobs=told)
+            return StepInFlight([], self._drawn.nothing(), None, told)
+        last_rows = upload([row for row, _ in sampled], self._device)
+        return self._draw(self._model.logits(hidden[last_rows]), [request for _, request in sampled], told)
 
-    def _decode(self, graphs: "DecodeGraphs", requests: list[Request]) -> StepResult:
-        decoded = graphs.run(requests)
-        if all(map(_is_plain, requests)):
-            return StepResult({r.key: token for r, token in zip(requests, decoded.best.tolist(), strict=True)}, {})
-        return _draw(decoded.logits, requests)
+    def _draw(
+        self,
+        logits: Tensor,
+        requests: list[Request],
+        told: list[tuple[PromptPart, list[LogprobsOnTheWay]]],
+        best: Tensor | None = None,
+    ) -> StepInFlight:
+        drawn = self._sampler.draw(logits, requests, best)
+        logprobs = self._sampler.logprobs(logits, drawn, requests) if self._sampler.wants_logprobs else None
+        return StepInFlight(requests, self._drawn.keep(drawn, requests), logprobs, told)
 
     def clear_tail(self, block_id: int, num_tokens: int) -> None:
         """Zeroes what a partly filled block, received from a peer, holds behind its first `num_tokens` tokens."""
         self.pool[block_id, :, :, :, num_tokens:] = 0
-
-
-def _draw(logits: Tensor, requests: list[Request]) -> StepResult:
-    batch = make_batch([_row_params(request) for request in requests], logits.shape[1], logits.device)
-    drawn = sample(_with_grammars(logits, requests), batch)
-    tokens = {request.key: token for request, token in zip(requests, drawn.tolist(), strict=True)}
-    wanted = [row for row, request in enumerate(requests) if request.sampling.num_logprobs is not None]
-    if not wanted:
-        return StepResult(tokens, {})
-    rows = torch.tensor(wanted, device=logits.device)
-    counts = [requests[row].sampling.num_logprobs or 0 for row in wanted]
-    told = token_logprobs(logits[rows], drawn[rows], counts)
-    return StepResult(tokens, {requests[row].key: logprobs for row, logprobs in zip(wanted, told, strict=True)})
-
-
-def _with_grammars(logits: Tensor, requests: list[Request]) -> Tensor:
-    """What the grammars leave of the logits, which stay as they are: log-probabilities are the model's own."""
-    allowed = {row: request.grammar.allowed for row, request in enumerate(requests) if request.grammar}
-    if not allowed:
-        return logits
-    masked = logits.clone()
-    bitmask = torch.stack([*allowed.values()]).to(logits.device, non_blocking=True)
-    apply_token_bitmask(masked, bitmask, torch.tensor([*allowed], device=logits.device))
-    return masked
-
-
-def _is_plain(request: Request) -> bool:
-    """Whether the token of the largest logit is all that is wanted."""
-    sampling = request.sampling
-    return (
-        sampling.temperature == 0
-        and request.grammar is None
-        and sampling.num_logprobs is None
-        and not sampling.logit_bias
-        and not sampling.allowed_token_ids
-        and sampling.presence_penalty == sampling.frequency_penalty == 0
-        and sampling.repetition_penalty == 1
-        and not banned_tokens(request)
-    )
-
-
-def _row_params(request: Request) -> RowParams:
-    sampling = request.sampling
-    penalized = bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1)
-    return RowParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repetition_penalty=sampling.repetition_penalty,
-        logit_bias=sampling.logit_bias,
-        allowed=sampling.allowed_token_ids,
-        banned=banned_tokens(request),
-        seed=sampling.seed,
-        position=request.num_output_tokens,
-        prompt=request.tokens[: request.num_prompt_tokens] if penalized else (),
-        output=request.tokens[request.num_prompt_tokens :] if penalized else (),
-    )

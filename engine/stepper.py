@@ -1,21 +1,24 @@
-"""One engine step: schedule, execute, commit, and the moments it adds to each request's timeline."""
+"""Engine steps, one planned and launched while the device runs the one before, and the moments of each request."""
 
 import time
+from typing import NamedTuple
 
 from engine.context import EngineContext
 from engine.messages import ComputeSpan, PromptLogprobs, Tokens
-from engine.runner import StepResult
-from engine.scheduler.base import Advanced, Scheduler
+from engine.request import Request
+from engine.scheduler.base import Advanced, BlockCopies, Scheduler, StepPlan
+from engine.step_in_flight import StepInFlight, StepResult
 
 # 20 alternatives each make 150 KB of them on the wire; gRPC clients take 4 MB unless told otherwise.
 _POSITIONS_AT_ONCE = 512
 
 
 class StepOutcome:
-    """What a step did; empty when nothing could run."""
+    """What a step did; without `ran`, nothing could run."""
 
-    def __init__(self, advanced: list[Advanced], result: StepResult) -> None:
+    def __init__(self, advanced: list[Advanced], result: StepResult, ran: bool = True) -> None:
         self.advanced = advanced
+        self.ran = ran
         self._result = result
 
     def tokens_event(self, item: Advanced) -> Tokens:
@@ -33,38 +36,95 @@ class StepOutcome:
 
     def prompt_events(self, item: Advanced) -> list[PromptLogprobs]:
         """The events for a request of whose prompt this step has something to tell; in front of its `tokens_event`."""
-        told, request = self._result.prompt_logprobs.get(item.request.key, ()), item.request
-        first = request.num_told_positions - len(told)
+        request = item.request
+        told = self._result.prompt_logprobs.get(request.key)
+        if told is None:
+            return []
         return [
-            PromptLogprobs(*request.key, first + at, tuple(told[at : at + _POSITIONS_AT_ONCE]))
-            for at in range(0, len(told), _POSITIONS_AT_ONCE)
+            PromptLogprobs(*request.key, told.first_position + at, tuple(told.logprobs[at : at + _POSITIONS_AT_ONCE]))
+            for at in range(0, len(told.logprobs), _POSITIONS_AT_ONCE)
         ]
 
 
-def run_step(context: EngineContext, scheduler: Scheduler) -> StepOutcome:
-    """Runs the next step of `scheduler`."""
-    plan = scheduler.schedule()
-    if num_copies := len(plan.copies.outs) + len(plan.copies.ins):
+class _Launched(NamedTuple):
+    plan: StepPlan
+    step: StepInFlight
+    start_ns: int
+    prompts: list[tuple[Request, int]]  # requests with so many given tokens to compute
+
+    @property
+    def decides_the_next(self) -> bool:
+        """Whether its tokens must be known on the host before the next step is planned; the one place that says so."""
+        return any(request.needs_known_tokens for request in self.step.requests)
+
+
+class Stepper:
+    """The steps of one scheduler.
+
+    With `overlap`, `step` leaves a step in flight behind, unless there is nothing to launch or the next step depends on
+    tokens on the host. So the device goes from one step to the next without waiting, a stop token is found while the
+    step behind it runs, and whoever gets nothing out of overlapping waits for nothing.
+    """
+
+    def __init__(self, context: EngineContext, scheduler: Scheduler, overlap: bool) -> None:
+        self._context = context
+        self._scheduler = scheduler
+        self._overlap = overlap
+        self._in_flight: _Launched | None = None
+        self._ended_ns = 0  # when the newest step was found to have ended
+
+    def step(self) -> StepOutcome:
+        """Launches what can be launched, then waits for the oldest step's end."""
+        oldest = self._in_flight or self._launch()
+        if oldest is None:
+            return StepOutcome([], StepResult({}, {}), ran=False)
+        self._in_flight = oldest  # which planning must know of
+        newest = self._launch() if self._overlap and not oldest.decides_the_next else None
+        self._in_flight = newest
+        return self._collect(oldest)
+
+    def _launch(self) -> _Launched | None:
+        scheduler = self._scheduler
+        plan = scheduler.schedule()
+        self._copy(plan.copies)
+        if not plan.sequences:
+            return None
+        for request, _, sampled in plan.sequences:
+            if sampled and request.grammar:  # one that came from elsewhere brings output that its grammar has not seen
+                request.grammar.catch_up(request.tokens[request.num_prompt_tokens :])
+        start_ns = time.time_ns()
+        step = self._context.runner.launch(plan)
+        prompts = []
+        for request, num_tokens, _ in plan.sequences:
+            request.started_unix_ns = request.started_unix_ns or start_ns
+            if request.num_computed_tokens < request.num_given_tokens:
+                prompts.append((request, num_tokens))
+                request.num_told_positions += len(request.positions_told_by(num_tokens))
+        scheduler.advance(plan)
+        self._context.num_steps += 1
+        return _Launched(plan, step, start_ns, prompts)
+
+    def _copy(self, copies: BlockCopies) -> None:
+        num_copies = len(copies.outs) + len(copies.ins)
+        if not num_copies:
+            return
+        if self._in_flight:
+            self._in_flight.step.wait()  # the device copies behind it, which is not the copies' cost
         start_s = time.perf_counter()
-        context.runner.swap(plan.copies)
-        context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
-    if not plan.sequences:
-        return StepOutcome([], StepResult({}, {}))
-    grammars = [(request, request.grammar) for request, _, sampled in plan.sequences if sampled and request.grammar]
-    for request, grammar in grammars:  # a request that came from elsewhere brings output that its grammar has not seen
-        grammar.catch_up(request.tokens[request.num_prompt_tokens :])
-    start_ns = time.time_ns()
-    result = context.runner.execute(plan)
-    end_ns = time.time_ns()
-    for request, grammar in grammars:
-        grammar.accept(result.tokens[request.key])
-    context.costs.observe_step(plan.num_tokens, len(plan.sequences), (end_ns - start_ns) / 1e9)
-    for request, num_tokens, sampled in plan.sequences:
-        request.started_unix_ns = request.started_unix_ns or start_ns
-        request.num_told_positions += len(result.prompt_logprobs.get(request.key, ()))
-        if request.num_computed_tokens < request.num_given_tokens:
-            request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))
-        if sampled:
+        self._context.runner.swap(copies)
+        self._context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
+
+    def _collect(self, launched: _Launched) -> StepOutcome:
+        plan, step, start_ns, prompts = launched
+        result = step.result()
+        end_ns = time.time_ns()
+        start_ns = max(start_ns, self._ended_ns)  # it waited for the step before
+        self._ended_ns = end_ns
+        self._context.costs.observe_step(plan.num_tokens, len(plan.sequences), (end_ns - start_ns) / 1e9)
+        for request in step.requests:
+            if request.grammar:
+                request.grammar.accept(result.tokens[request.key])
             request.first_token_unix_ns = request.first_token_unix_ns or end_ns
-    context.num_steps += 1
-    return StepOutcome(scheduler.commit(plan, result.tokens), result)
+        for request, num_tokens in prompts:
+            request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))
+        return StepOutcome(self._scheduler.commit(plan, result.tokens), result)

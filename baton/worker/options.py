@@ -44,6 +44,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     longest_write_s: float
     clock_margin_s: float
     no_prefix_caching: bool
+    no_step_overlap: bool
     growth_reserve_blocks: int
     drain_timeout_s: float
     port_file: str | None
@@ -120,6 +121,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--scheduling-policy", default="fcfs", choices=POLICIES, help="who is served first")
     add("--priority-aging-s", type=_seconds, default=10.0, help="waiting so long counts as one priority level")
     add("--growth-reserve-blocks", type=_Count(0), default=2, help="blocks kept free for each running request")
+    add("--no-step-overlap", action="store_true", help="plan a step on a GPU only when the one before has ended")
     add("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
     add("--connector", default="nixl", choices=PROCESS_CONNECTORS, help="how KV travels")

@@ -43,8 +43,10 @@ def schedule_commit_us(running: int, block_size: int, steps: int) -> float:
         scheduler.add(make_request(f"request-{index:04}-{'0' * 12}", [index] * (1 + index % block_size)))
     plan = scheduler.schedule()
     while any(seq.num_tokens > 1 for seq in plan.sequences) or len(plan.sequences) < running:
+        scheduler.advance(plan)
         scheduler.commit(plan, {seq.request.key: 7 for seq in plan.sequences if seq.sample})
         plan = scheduler.schedule()
+    scheduler.advance(plan)
     scheduler.commit(plan, {seq.request.key: 7 for seq in plan.sequences})
     times_us = []
     for step in range(steps):
@@ -54,6 +56,7 @@ def schedule_commit_us(running: int, block_size: int, steps: int) -> float:
         middle = time.perf_counter()
         assert len(plan.sequences) == running
         resumed = time.perf_counter()
+        scheduler.advance(plan)
         scheduler.commit(plan, tokens)
         times_us.append((time.perf_counter() - resumed + middle - start) * 1e6)
         blocks.pool.take_changes()

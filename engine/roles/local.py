@@ -14,7 +14,7 @@ from engine.scheduler.base import Advanced
 from engine.scheduler.decode import DecodeScheduler
 from engine.scheduler.preemption import Preemption
 from engine.scheduler.swap_space import SwapSpace
-from engine.stepper import run_step
+from engine.stepper import Stepper
 
 
 class LocalRole(EngineRole):
@@ -27,6 +27,7 @@ class LocalRole(EngineRole):
         self.scheduler = DecodeScheduler(
             context.config.scheduler, context.blocks, context.max_model_len, self.preemption
         )
+        self._stepper = Stepper(context, self.scheduler, context.overlaps_steps)
 
     def handle(self, command: Command) -> None:
         if isinstance(command, AddLocal):
@@ -55,7 +56,7 @@ class LocalRole(EngineRole):
         return
 
     def step(self) -> bool:
-        outcome = run_step(self.context, self.scheduler)
+        outcome = self._stepper.step()
         for item in outcome.advanced:
             for event in outcome.prompt_events(item):
                 self.context.emit(event)
@@ -71,7 +72,7 @@ class LocalRole(EngineRole):
                     Finished(*item.request.key, item.finish, timeline, cached_tokens=item.request.num_cached_tokens)
                 )
         faults.at(Point.TOKENS_SENT)
-        return bool(outcome.advanced)
+        return outcome.ran
 
     def _give_up(self, item: Advanced, problem: str) -> None:
         request = item.request

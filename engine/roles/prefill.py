@@ -12,7 +12,7 @@ from engine.messages import Abort, AddPrefill, Command, ExtendLease, Failed, Fin
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
 from engine.scheduler.base import Advanced
 from engine.scheduler.prefill import PrefillScheduler
-from engine.stepper import StepOutcome, run_step
+from engine.stepper import StepOutcome, Stepper
 from kv_transfer.base import KVSender
 from kv_transfer.layout import check_compatible
 
@@ -23,6 +23,8 @@ class PrefillRole(EngineRole):
     def __init__(self, context: EngineContext, sender: KVSender) -> None:
         super().__init__(context)
         self.scheduler = PrefillScheduler(context.config.scheduler, context.blocks, context.max_model_len)
+        # A peer's memory is not written in the order of this device's steps: what is sent must be computed.
+        self._stepper = Stepper(context, self.scheduler, overlap=False)
         self._sender = sender
         self._handovers = HandOverTable(context, sender, self.scheduler)
 
@@ -54,14 +56,14 @@ class PrefillRole(EngineRole):
         self._handovers.poll()
 
     def step(self) -> bool:
-        outcome = run_step(self.context, self.scheduler)
+        outcome = self._stepper.step()
         for item in outcome.advanced:
             self._announce(outcome, item)
         self.context.flush()  # the first token goes out before its KV
         faults.at(Point.FIRST_TOKEN_SENT)
         for item in outcome.advanced:
             self._handovers.send(item)
-        return bool(outcome.advanced)
+        return outcome.ran
 
     def _announce(self, outcome: StepOutcome, item: Advanced) -> None:
         for event in outcome.prompt_events(item):

@@ -1,7 +1,9 @@
 """The scheduling seam: plain data out (`schedule`), plain data in (`commit`); no tensor in sight.
 
-A step is `plan = schedule()`, executed elsewhere, then `commit(plan, tokens)`. Both run on the engine core's one
-thread, and nothing else touches the scheduler in between.
+A step is `plan = schedule()`, launched elsewhere, `advance(plan)`, and, when its tokens are known,
+`commit(plan, tokens)`. All run on the engine core's one thread. A step that is advanced and not committed is in flight:
+one may be, while the next one is planned and launched and while requests are added and removed. Steps are committed in
+the order of their launches.
 """
 
 from abc import ABC, abstractmethod
@@ -60,19 +62,29 @@ class Scheduler(ABC):
 
     @abstractmethod
     def remove(self, key: Key) -> Request | None:
-        """Takes a request out, at any moment between steps; the caller now owns its blocks. None when unknown."""
+        """Takes a request out, whose blocks are the caller's now; None when unknown.
+
+        At any moment outside of these calls: what a step in flight does for it is thrown away.
+        """
 
     @abstractmethod
     def schedule(self) -> StepPlan:
         """The next step; without sequences when nothing can run, and even then its copies must be made."""
 
     @abstractmethod
+    def advance(self, plan: StepPlan) -> None:
+        """Takes note that `plan` is under way: what it computes counts as computed, what it draws as unknown tokens."""
+
+    @abstractmethod
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
-        """Takes a step's sampled tokens, and returns what it did for each request of the plan, in order."""
+        """Takes the oldest step's sampled tokens, and returns what it did for each request that is not over, in order.
+
+        The token of a request that has been preempted meanwhile counts like any other.
+        """
 
     @abstractmethod
     def holders(self) -> Sequence[Sequence[int]]:
-        """The block lists of all requests held, for the integrity check."""
+        """The lists of all blocks held, for requests or for the step in flight, for the integrity check."""
 
     @property
     @abstractmethod
@@ -96,3 +108,8 @@ def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
     if num_output_tokens >= sampling.max_tokens or length >= max_model_len:
         return FinishReason.LENGTH
     return None
+
+
+def ends_by_length(request: Request, max_model_len: int) -> bool:
+    """Whether the newest token, its id known or not, is the last one that the limits allow."""
+    return request.next_output_position >= request.sampling.max_tokens or request.num_tokens >= max_model_len

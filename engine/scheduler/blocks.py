@@ -10,6 +10,7 @@ class RequestBlocks:
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.pool = pool
         self.block_size = block_size
+        self._held_back: dict[Request, list[int]] = {}
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
 
@@ -63,9 +64,10 @@ class RequestBlocks:
             request.block_ids += blocks
         return True
 
-    def register(self, request: Request) -> None:
-        """Makes every block that computed tokens have filled findable."""
-        full = request.num_computed_tokens // self.block_size
+    def register(self, request: Request, num_tokens: int | None = None) -> None:
+        """Makes every block that computed tokens have filled findable; of the first `num_tokens` of them, if given."""
+        computed = request.num_computed_tokens
+        full = (computed if num_tokens is None else min(computed, num_tokens)) // self.block_size
         if full > request.num_registered_blocks:
             request.update_hashes(self.block_size)
             for index in range(request.num_registered_blocks, full):
@@ -73,8 +75,37 @@ class RequestBlocks:
             request.num_registered_blocks = full
 
     def release(self, request: Request) -> None:
-        """Gives all blocks back; full ones stay in the prefix cache. A second call is a no-op."""
-        self.pool.release(reversed(request.block_ids))
+        """Gives all blocks back; full ones stay in the prefix cache. A second call is a no-op.
+
+        Blocks that a step in flight may write are held back until it has ended (`settle`): a grant would let a peer
+        write them at any moment.
+        """
+        blocks = self._drop(request)
+        if request.num_steps_in_flight and blocks:
+            self._held_back[request] = blocks
+        else:
+            self.pool.release(reversed(blocks))
+
+    def release_to_next_step(self, request: Request) -> None:
+        """As `release`, for a preemption: the step being planned may use the blocks, since the device runs it later.
+
+        Nobody but that step may have them before the step in flight has ended.
+        """
+        self.pool.release(reversed(self._drop(request)))
+
+    def settle(self, request: Request) -> None:
+        """Gives back what was held back, unless a step that computes tokens of `request` is still in flight."""
+        if not request.num_steps_in_flight:
+            self.pool.release(reversed(self._held_back.pop(request, [])))
+
+    @property
+    def held_back(self) -> list[list[int]]:
+        """The block lists that wait for the end of a step in flight."""
+        return [*self._held_back.values()]
+
+    def _drop(self, request: Request) -> list[int]:
+        blocks = request.block_ids
         request.block_ids = []
         request.num_computed_tokens = 0
         request.num_registered_blocks = 0
+        return blocks

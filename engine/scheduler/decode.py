@@ -1,10 +1,11 @@
 """The decode scheduler: continuous batching of running requests, with local prefill in what is left of the budget."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from engine.config import SchedulerConfig
 from engine.request import Key, Request
-from engine.scheduler.base import Advanced, Scheduler, SequencePlan, StepPlan, finish_reason
+from engine.scheduler.base import Advanced, Scheduler, SequencePlan, StepPlan, ends_by_length, finish_reason
 from engine.scheduler.blocks import RequestBlocks
 from engine.scheduler.policy import SchedulingPolicy, make_policy
 from engine.scheduler.preemption import Preemption
@@ -19,8 +20,11 @@ class DecodeScheduler(Scheduler):
     blocks run out, the holder of the highest rank is preempted for the sake of the others, and waits again in its
     place. One that finds nobody behind it stalls: it keeps what it has, and nothing new is started before it.
 
-    A step costs nothing per running decode but its turn in two loops: what is planned for it does not change, and only
+    A step costs nothing per running decode but its turn in some loops: what is planned for it does not change, and only
     one that has filled a block needs another.
+
+    While a step is in flight, its decodes are planned as if none of its tokens were a stop token, but not those that
+    will have reached their length. Nobody is preempted for blocks that will come back when that step has ended.
     """
 
     def __init__(
@@ -42,9 +46,12 @@ class DecodeScheduler(Scheduler):
         self._waiting = RankedQueue()
         self._prefilling: dict[Key, Request] = {}
         self._decoding: dict[Key, SequencePlan] = {}  # what every step does for it
+        self._ending: dict[Key, Request] = {}  # with a last token that is not known yet
+        self._computed: deque[list[int]] = deque()  # tokens of each request behind each step in flight
 
     def add(self, request: Request) -> None:
         request.rank = self._policy.rank(request)
+        request.is_over = False
         self._waiting.push(request)
 
     def admit(self, request: Request) -> None:
@@ -54,6 +61,7 @@ class DecodeScheduler(Scheduler):
     def remove(self, key: Key) -> Request | None:
         request = self._waiting.remove(key) or self._stop_running(key)
         if request:
+            request.is_over = True
             self._preemption.forget(request)
         return request
 
@@ -65,7 +73,7 @@ class DecodeScheduler(Scheduler):
     def _stop_running(self, key: Key) -> Request | None:
         if plan := self._decoding.pop(key, None):
             return plan.request
-        return self._prefilling.pop(key, None)
+        return self._prefilling.pop(key, None) or self._ending.pop(key, None)
 
     def schedule(self) -> StepPlan:
         preemptions = self._preemption.num_preemptions
@@ -106,7 +114,9 @@ class DecodeScheduler(Scheduler):
         return all_grown
 
     def _start_waiting(self, shares: StepShares) -> None:
-        while (request := self._waiting.first) and shares.left and self.num_running < self._max_num_seqs:
+        while (request := self._waiting.first) and shares.left and self._num_planned < self._max_num_seqs:
+            if request.num_unknown_tokens:  # preempted in this very step
+                return
             has_kv = bool(request.block_ids or request.host_block_ids)  # of its own, not only in the prefix cache
             if not self._has_room(request) or not self._resume(request):
                 return
@@ -148,7 +158,12 @@ class DecodeScheduler(Scheduler):
         return True
 
     def _preempt_behind(self, request: Request) -> bool:
-        """Preempts the last of all who hold blocks; False when `request` is that one, or none holds any."""
+        """Preempts the last of all who hold blocks; False when `request` is that one, or none holds any.
+
+        Also False while the end of the step in flight gives blocks back.
+        """
+        if self._ending or self._blocks.held_back:
+            return False
         running = [plan.request for plan in self._decoding.values()]
         holders = [*running, *self._prefilling.values(), *(waiting for waiting in self._waiting if waiting.block_ids)]
         victim = max(holders, key=_rank, default=request)
@@ -159,13 +174,34 @@ class DecodeScheduler(Scheduler):
             self._waiting.push(victim)
         return True
 
+    def advance(self, plan: StepPlan) -> None:
+        max_model_len, prefilling = self._max_model_len, self._prefilling
+        self._computed.append(computed := [])
+        for request, num_tokens, sample in plan.sequences:
+            request.num_computed_tokens += num_tokens
+            computed.append(request.num_computed_tokens)
+            request.num_steps_in_flight += 1
+            if not sample:
+                continue
+            request.num_unknown_tokens += 1
+            if ends_by_length(request, max_model_len):
+                self._stop_running(request.key)
+                self._ending[request.key] = request
+            elif prefilling and request.key in prefilling:
+                del prefilling[request.key]
+                self._decoding[request.key] = SequencePlan(request, 1, sample=True)
+
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
         advanced = []
-        block_size, max_model_len, prefilling = self._blocks.block_size, self._max_model_len, self._prefilling
-        for request, num_tokens, sample in plan.sequences:
-            request.num_computed_tokens = computed = request.num_computed_tokens + num_tokens
+        block_size, max_model_len = self._blocks.block_size, self._max_model_len
+        for (request, num_tokens, sample), computed in zip(plan.sequences, self._computed.popleft(), strict=True):
+            request.num_steps_in_flight -= 1
+            request.num_unknown_tokens -= sample
+            if request.is_over:
+                self._blocks.settle(request)
+                continue
             if num_tokens > 1 or not computed % block_size:
-                self._blocks.register(request)
+                self._blocks.register(request, computed)
             if not sample:
                 advanced.append(Advanced(request, None, None))
                 continue
@@ -174,25 +210,33 @@ class DecodeScheduler(Scheduler):
             finish = finish_reason(request, max_model_len)
             advanced.append(Advanced(request, token, finish))
             if finish:
-                self._stop_running(request.key)
+                self.remove(request.key)
                 self._blocks.release(request)
-            elif prefilling and request.key in prefilling:
-                del prefilling[request.key]
-                self._decoding[request.key] = SequencePlan(request, 1, sample=True)
         return advanced
 
     def holders(self) -> Sequence[Sequence[int]]:
-        return [request.block_ids for request in self._requests()]
+        return [*(request.block_ids for request in self._requests()), *self._blocks.held_back]
 
     def check_swap_space(self) -> list[str]:
         """What is wrong with the host blocks of preempted requests; empty when all is well."""
         return self._preemption.check_integrity(self._requests())
 
     def _requests(self) -> list[Request]:
-        return [*(plan.request for plan in self._decoding.values()), *self._prefilling.values(), *self._waiting]
+        running = [*(plan.request for plan in self._decoding.values()), *self._prefilling.values()]
+        return [*running, *self._ending.values(), *self._waiting]
 
     @property
     def num_running(self) -> int:
+        return self._num_planned + self.num_ending
+
+    @property
+    def num_ending(self) -> int:
+        """Requests among the running ones that the step in flight is the last one for."""
+        return len(self._ending)
+
+    @property
+    def _num_planned(self) -> int:
+        """Requests that the next steps are for."""
         return len(self._decoding) + len(self._prefilling)
 
     @property

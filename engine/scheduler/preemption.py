@@ -40,7 +40,7 @@ class Preemption:
                 request.host_block_ids, request.num_swapped_tokens = host_blocks, num_tokens
                 self.num_swaps += 1
         request.num_lost_tokens = num_tokens
-        self._blocks.release(request)
+        self._blocks.release_to_next_step(request)
 
     def resume(self, request: Request) -> bool:
         """Gives a request that holds no device blocks its KV back as far as it is kept; False when there is no room."""

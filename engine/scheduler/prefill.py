@@ -1,4 +1,7 @@
-"""The prefill scheduler: prompts in the order of their ranks, in chunks, each until its first token is drawn."""
+"""The prefill scheduler: prompts in the order of their ranks, in chunks, each until its first token is drawn.
+
+Its steps are committed before anything else is done to it: a chunk's KV is sent as soon as it is computed.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -76,10 +79,13 @@ class PrefillScheduler(Scheduler):
         end = request.num_computed_tokens + limit
         return max(0, end - end % self._blocks.block_size - request.num_computed_tokens)
 
+    def advance(self, plan: StepPlan) -> None:
+        for request, num_tokens, _ in plan.sequences:
+            request.num_computed_tokens += num_tokens
+
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
         advanced = []
-        for request, num_tokens, sample in plan.sequences:
-            request.num_computed_tokens += num_tokens
+        for request, _, sample in plan.sequences:
             self._blocks.register(request)
             if sample:
                 del self._running[request.key]

@@ -80,8 +80,13 @@ def make_batch(rows: Sequence[RowParams], vocab_size: int, device: torch.device)
     top_ks = [row.top_k if row.top_k < vocab_size else 0 for row in rows]
     random = [index for index, row in enumerate(rows) if row.temperature > 0]
     penalized = [index for index, row in enumerate(rows) if row.penalized]
+    pinned = device.type == "cuda"  # a copy from pageable memory would wait for all work before it
+
+    def tensor(values: object, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)
+
     # Two tensors, so that a step costs two copies to the device for them; each field is contiguous, as kernels expect.
-    floats = torch.tensor(
+    floats = tensor(
         [
             [row.temperature for row in rows],
             [row.top_p for row in rows],
@@ -90,15 +95,14 @@ def make_batch(rows: Sequence[RowParams], vocab_size: int, device: torch.device)
             [row.frequency_penalty for row in rows],
             [row.repetition_penalty for row in rows],
         ],
-        dtype=torch.float32,
-        device=device,
+        torch.float32,
     )
     temperature, top_p, min_p, presence, frequency, repetition = floats.unbind()
     ints = [top_ks, [_signed(row.seed) for row in rows], [row.position for row in rows]]
-    top_k, seed, position = torch.tensor(ints, dtype=torch.int64, device=device).unbind()
+    top_k, seed, position = tensor(ints, torch.int64).unbind()
 
     def indices(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        return tensor(values, torch.int64)
 
     def tokens(lists: Sequence[Sequence[int]]) -> TokenSet:
         row: list[int] = []
@@ -128,7 +132,7 @@ def make_batch(rows: Sequence[RowParams], vocab_size: int, device: torch.device)
         allowed=tokens([row.allowed for row in rows]),
         banned=tokens([row.banned for row in rows]),
         bias=tokens([list(row.logit_bias) for row in rows]),
-        bias_value=torch.tensor(biases, dtype=torch.float32, device=device),
+        bias_value=tensor(biases, torch.float32),
     )
 
 

@@ -4,6 +4,7 @@ import itertools
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from baton.types import KvEndpoint, Role, SamplingParams, WorkerRef
@@ -192,8 +193,10 @@ def token_ids(events: list[Event], name: str) -> list[int]:
 
 
 def local_tokens(folder: Path, prompt: tuple[int, ...], sampling: SamplingParams) -> list[int]:
+    """What one worker answers that plans no step before the one before has ended."""
     events: list[Event] = []
-    role = LocalRole(make_context(folder, Role.AGGREGATED, events))
+    steps = msgspec.structs.replace(STEPS, overlap_steps=False)
+    role = LocalRole(make_context(folder, Role.AGGREGATED, events, steps=steps))
     role.handle(AddLocal("local", 1, prompt, sampling))
     for _ in range(60):
         turn(role)

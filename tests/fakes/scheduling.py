@@ -1,5 +1,8 @@
 """Schedulers without a model: requests of a few tokens, and a memory that knows whose KV each slot should hold."""
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
 from baton.block_hash import root_hash
 from baton.types import SamplingParams
 from engine.block_pool import BlockPool
@@ -35,7 +38,7 @@ def make_request(name: str, prompt: list[int], max_tokens: int = 4, priority: in
 
 
 class DecodeFixture:
-    """A decode scheduler and all that it works on."""
+    """A decode scheduler and all that it works on; with `overlap`, each step is planned while one is in flight."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class DecodeFixture:
         config: SchedulerConfig | None = None,
         swap_blocks: int = 0,
         policy: SchedulingPolicy | None = None,
+        overlap: bool = False,
     ) -> None:
         self.blocks = RequestBlocks(BlockPool(num_blocks), BLOCK)
         self.costs = ScriptedCosts(swap=swap_blocks > 0)
@@ -50,18 +54,40 @@ class DecodeFixture:
         config = config or SchedulerConfig(16, 8, growth_reserve_blocks=1)
         self.scheduler = DecodeScheduler(config, self.blocks, MAX_LEN, self.preemption, policy)
         self.memory = Memory()
+        self._overlap = overlap
+        self._in_flight: tuple[StepPlan, dict[Key, int]] | None = None
+        self._written: set[int] = set()  # blocks that the step in flight writes
 
     def step(self, token: int = 1) -> tuple[StepPlan, list[Advanced]]:
-        plan = self.scheduler.schedule()
-        self.memory.execute(plan)
-        return plan, commit(self.scheduler, plan, token)
+        """Plans a step, whose draws are all `token`; with `overlap`, it is the one before that is committed."""
+        oldest, drawn = self._in_flight = self._in_flight or self._launch(token)
+        self._in_flight = self._launch(token) if self._overlap else None
+        return oldest, self.scheduler.commit(oldest, drawn)
 
-    def assert_intact(self) -> None:
-        assert self.blocks.pool.check_integrity(self.scheduler.holders()) == []
+    def _launch(self, token: int) -> tuple[StepPlan, dict[Key, int]]:
+        before = self._in_flight[1] if self._in_flight else {}
+        plan = self.scheduler.schedule()
+        self.memory.execute(plan, before)
+        self._written = {
+            request.block_ids[position // BLOCK]
+            for request, num_tokens, _ in plan.sequences
+            for position in range(request.num_computed_tokens, request.num_computed_tokens + num_tokens)
+        }
+        self.scheduler.advance(plan)
+        return plan, {seq.request.key: token for seq in plan.sequences if seq.sample}
+
+    def assert_intact(self, other_holders: Sequence[Sequence[int]] = ()) -> None:
+        """Besides the books: what the step in flight writes is held for it, or for the request that it is of."""
+        holders = self.scheduler.holders()
+        assert self.blocks.pool.check_integrity([*holders, *other_holders]) == []
         assert self.scheduler.check_swap_space() == []
+        if self._in_flight:
+            assert self._written <= {block for blocks in holders for block in blocks}
+            assert self._written.isdisjoint(block for blocks in other_holders for block in blocks)
 
 
 def commit(scheduler: Scheduler, plan: StepPlan, token: int = 1) -> list[Advanced]:
+    scheduler.advance(plan)
     tokens: dict[Key, int] = {seq.request.key: token for seq in plan.sequences if seq.sample}
     return scheduler.commit(plan, tokens)
 
@@ -78,21 +104,26 @@ class Memory:
         self.device: dict[int, dict[int, tuple[int, ...]]] = {}
         self.host: dict[int, dict[int, tuple[int, ...]]] = {}
 
-    def execute(self, plan: StepPlan) -> None:
-        """Makes the copies and computes; asserts that each sequence finds all its earlier KV in its blocks."""
+    def execute(self, plan: StepPlan, unknown: Mapping[Key, int] = MappingProxyType({})) -> None:
+        """Makes the copies and computes; asserts that each sequence finds all its earlier KV in its blocks.
+
+        `unknown`: tokens that a step in flight has drawn.
+        """
         for device_block, host_block in plan.copies.outs:
             self.host[host_block] = dict(self.device.get(device_block, {}))
         for host_block, device_block in plan.copies.ins:
             self.device[device_block] = dict(self.host[host_block])
         for request, num_tokens, _ in plan.sequences:
-            self.write(request, request.num_computed_tokens, num_tokens)
+            self.write(request, request.num_computed_tokens, num_tokens, unknown.get(request.key))
         for request, _, _ in plan.sequences:
             for position in range(request.num_computed_tokens):
                 found = self.device[request.block_ids[position // BLOCK]].get(position % BLOCK)
                 assert found == tuple(request.tokens[: position + 1]), (request.key, position)
 
-    def write(self, request: Request, start: int, num_tokens: int) -> None:
+    def write(self, request: Request, start: int, num_tokens: int, unknown: int | None = None) -> None:
         """As if `num_tokens` tokens from `start` on were computed."""
+        tokens = request.tokens if unknown is None else [*request.tokens, unknown]
+        assert start + num_tokens <= len(tokens)
         for position in range(start, start + num_tokens):
             block = self.device.setdefault(request.block_ids[position // BLOCK], {})
-            block[position % BLOCK] = tuple(request.tokens[: position + 1])
+            block[position % BLOCK] = tuple(tokens[: position + 1])

@@ -10,6 +10,8 @@ from engine.messages import AddLocal, Event, Finished
 from engine.roles.local import LocalRole
 from tests.fakes.role_pair import PROMPT, local_tokens, make_context, of, token_ids, turn
 
+pytestmark = pytest.mark.usefixtures("overlap")
+
 PROMPTS = {"a": PROMPT, "b": tuple(range(100, 147)), "c": tuple(range(200, 231)), "d": (*PROMPT[:24], *range(60, 80))}
 
 

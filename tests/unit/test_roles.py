@@ -35,6 +35,8 @@ from tests.fakes.role_pair import (
     turn,
 )
 
+pytestmark = pytest.mark.usefixtures("overlap")
+
 LEASE_S = DECODE_LEASE.lease_s
 QUARANTINE_S = DECODE_LEASE.longest_write_s + DECODE_LEASE.clock_margin_s
 

@@ -10,6 +10,8 @@ from engine.messages import AddLocal, AddPrefill, Event, Failed, Finished, Refus
 from engine.roles.local import LocalRole
 from tests.fakes.role_pair import BLOCK, PROMPT, Pair, make_context, of, token_ids, turn
 
+pytestmark = pytest.mark.usefixtures("overlap")
+
 # Everything that looks back at the output: the draw's counter, all penalties, min_tokens, max_tokens.
 SAMPLING = SamplingParams(
     temperature=0.9,

@@ -16,6 +16,8 @@ from engine.request import Request
 from engine.roles.local import LocalRole
 from tests.fakes.role_pair import GREEDY, PROMPT, Pair, local_tokens, make_context, of, token_ids, turn
 
+pytestmark = pytest.mark.usefixtures("overlap")
+
 VOCAB = 320
 
 
@@ -148,14 +150,14 @@ def preempt(role: LocalRole) -> Request:
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 5])
-def test_prompt_logprobs_of_a_preempted_request_come_once(tiny_llama: Path, num_steps: int) -> None:
+def test_prompt_logprobs_of_a_preempted_request_come_once(tiny_llama: Path, num_steps: int, overlap: bool) -> None:
     """Preempted between two chunks and behind the prompt: positions are neither lost nor told twice."""
     events: list[Event] = []
     role = LocalRole(make_context(tiny_llama, Role.AGGREGATED, events))
     role.handle(AddLocal("r", 1, PROMPT, msgspec.structs.replace(GREEDY, num_prompt_logprobs=1)))
     for _ in range(num_steps):
         turn(role)
-    assert preempt(role).num_told_positions == min(16 * num_steps + 1, len(PROMPT))
+    assert preempt(role).num_told_positions == min(16 * (num_steps + overlap) + 1, len(PROMPT))
     for _ in range(20):
         turn(role)
     assert of(events, "r", Finished)
