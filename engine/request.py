@@ -42,9 +42,12 @@ class Request:
     writes: list[WriteSpan] = dataclasses.field(default_factory=list)
     preempted_unix_ns: list[int] = dataclasses.field(default_factory=list)
     num_given_tokens: int = dataclasses.field(init=False)  # known from the start, so prefilled: `tokens` at first
+    needs_known_tokens: bool = dataclasses.field(init=False)  # each draw depends on the ids of all before, on the host
 
     def __post_init__(self) -> None:
         self.num_given_tokens = len(self.tokens)
+        sampling = self.sampling
+        self.needs_known_tokens = self.grammar is not None or bool(sampling.bad_words) or sampling.penalized
 
     @property
     def num_output_tokens(self) -> int:
@@ -64,12 +67,6 @@ class Request:
     def num_new_tokens(self) -> int:
         """Tokens whose KV is still to be computed; 1 for a running decode."""
         return self.num_tokens - self.num_computed_tokens
-
-    @property
-    def needs_known_tokens(self) -> bool:
-        """Whether its next draw depends on the ids of all tokens before, on the host: it cannot be planned ahead."""
-        sampling = self.sampling
-        return self.grammar is not None or bool(sampling.bad_words) or sampling.penalized
 
     @property
     def untold_position(self) -> int | None:

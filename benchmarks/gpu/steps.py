@@ -1,11 +1,11 @@
-"""Engine steps on a GPU with dummy weights: decode steps by batch, and whole prompts, through the model runner.
+"""Engine steps on a GPU with dummy weights: decode steps by batch, and whole prompts, as the role's client sees them.
 
-A step is what the engine does for it: building the batch, running the model, drawing the tokens, and their way to the
-host. Time is the median over steps on the host's clock.
+A decode step is a turn of the engine core's loop, from one batch of tokens told to the next: scheduling, building the
+batch, running the model, drawing the tokens, their way to the host, and their events. Time is the median over turns on
+the host's clock.
 """
 
 import argparse
-import random
 import statistics
 import sys
 import time
@@ -16,14 +16,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "kernels"))
 
-from baton.load_options import LoadFormat
-from baton.model_spec import load_model_spec
-from baton.types import Role, SamplingParams, WorkerRef
-from benchmarks.record import ROOT, result, write
-from engine.config import CacheConfig, EngineConfig, SchedulerConfig
-from engine.request import Request
-from engine.runner import ModelRunner
-from engine.scheduler.base import BlockCopies, SequencePlan, StepPlan
+from benchmarks.gpu.core import Core
+from benchmarks.record import result, write
 
 VLLM_DECODE_MS = {  # 0.25.1 on an H200, context 1.1k, from batch 32 on 1.2k
     "llama8b": {1: 4.92, 8: 5.22, 32: 6.32, 128: 10.85, 256: 18.16},
@@ -33,70 +27,38 @@ VLLM_PREFILL_MS = {
     "llama8b": {512: 15.6, 2048: 51.5, 8192: 212.0, 32768: 1190.0},
     "qwen06b": {512: 10.5, 2048: 18.9, 8192: 35.2, 32768: 271.0},
 }
-NO_COPIES = BlockCopies((), ())
-BLOCK_SIZE = 16
+MAX_MODEL_LEN = 33_024
 
 
-def make_runner(model: str, max_tokens: int) -> ModelRunner:
-    """With dummy weights and a pool as large as the memory allows."""
-    folder = ROOT / "benchmarks" / "models" / model
-    config = EngineConfig(
-        str(folder),
-        Role.AGGREGATED,
-        WorkerRef("bench", "1"),
-        device="cuda",
-        dtype="bfloat16",
-        load_format=LoadFormat.DUMMY,
-        cache=CacheConfig(block_size=BLOCK_SIZE),
-        scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=256),
-    )
-    return ModelRunner(config, load_model_spec(str(folder), None, LoadFormat.DUMMY), 33_024)
+def decode_ms(core: Core, batch: int, context: int, steps: int = 48) -> float:
+    """Median of a decode step, of requests whose contexts grow from `context` tokens on."""
+    told = core.num_told
+    for _ in range(batch):
+        core.add(context, steps + 16)
+    while core.num_told < told + batch:  # the last prompt's first token
+        core.turn()
+    for _ in range(4):
+        core.turn()
+    times = []
+    for _ in range(steps // 2):
+        told = core.num_told
+        times.append(core.turn_ms())
+        if core.num_told != told + batch:
+            raise RuntimeError(f"got {core.num_told - told} tokens in a turn, expected {batch}: raise --chunk")
+    core.finish()
+    return statistics.median(times)
 
 
-def make_requests(count: int, context: int, first_block: int = 0) -> list[Request]:
-    """Requests of `context` computed tokens, and one to compute, with room for 64 more.
-
-    Random tokens: rows that are all alike run faster, since a GPU then switches fewer bits.
-    """
-    rng = random.Random(0)
-    blocks = -(-(context + 64) // BLOCK_SIZE)
-    requests = []
-    for index in range(count):
-        sampling = SamplingParams(temperature=0, max_tokens=4096)
-        request = Request((str(index), 1), context, sampling, rng.choices(range(1000, 100_000), k=context + 1), 0, b"")
-        request.num_computed_tokens = context
-        request.block_ids = list(range(first_block + index * blocks, first_block + (index + 1) * blocks))
-        requests.append(request)
-    return requests
-
-
-def decode_ms(runner: ModelRunner, batch: int, context: int, steps: int = 24) -> float:
-    """Median of a decode step."""
-    requests, times = make_requests(batch, context), []
-    for _ in range(steps):
-        plan = StepPlan(tuple(SequencePlan(request, 1, True) for request in requests), NO_COPIES)
-        start = time.perf_counter()
-        tokens = runner.execute(plan).tokens
-        times.append((time.perf_counter() - start) * 1e3)
-        for request in requests:
-            request.tokens.append(tokens[request.key])
-            request.num_computed_tokens += 1
-    return statistics.median(times[4:])
-
-
-def prefill_ms(runner: ModelRunner, num_tokens: int, chunk: int, repeats: int = 4) -> float:
+def prefill_ms(core: Core, num_tokens: int, repeats: int = 4) -> float:
     """Median time to the first token of one prompt."""
     times = []
     for _ in range(repeats):
-        (request,) = make_requests(1, num_tokens - 1)
-        request.num_computed_tokens = 0
-        start = time.perf_counter()
-        while request.num_new_tokens:
-            count = min(chunk, request.num_new_tokens)
-            plan = StepPlan((SequencePlan(request, count, count == request.num_new_tokens),), NO_COPIES)
-            runner.execute(plan)
-            request.num_computed_tokens += count
+        core.add(num_tokens, 1)
+        told, start = core.num_told, time.perf_counter()
+        while core.num_told == told:
+            core.turn()
         times.append((time.perf_counter() - start) * 1e3)
+        core.finish()
     return statistics.median(times[1:])
 
 
@@ -105,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=[*VLLM_DECODE_MS], default=[*VLLM_DECODE_MS])
     parser.add_argument("--chunk", type=int, default=32768, help="most tokens of a prompt in one step")
+    parser.add_argument("--no-step-overlap", action="store_true", help="as the worker's flag")
     args = parser.parse_args()
     gpu, lines = torch.cuda.get_device_name(), []
 
@@ -115,15 +78,18 @@ def main() -> None:
 
     for model in args.models:
         start = time.perf_counter()
-        runner = make_runner(model, args.chunk)
-        print(f"{model}: ready in {time.perf_counter() - start:.1f} s, {runner.num_blocks} blocks", flush=True)
+        core = Core(model, args.chunk, MAX_MODEL_LEN, overlap=not args.no_step_overlap)
+        blocks = core.role.context.runner.num_blocks
+        print(f"{model}: ready in {time.perf_counter() - start:.1f} s, {blocks} blocks", flush=True)
         for batch, peer in VLLM_DECODE_MS[model].items():
             context = 1100 if batch < 32 else 1200
-            note("decode_step_ms", model, {"batch": batch, "context": context}, decode_ms(runner, batch, context), peer)
+            params = {"batch": batch, "context": context, "overlap": not args.no_step_overlap}
+            note("decode_step_ms", model, params, decode_ms(core, batch, context), peer)
         for tokens, peer in VLLM_PREFILL_MS[model].items():
             params = {"tokens": tokens, "chunk": args.chunk}
-            note("prefill_ttft_ms", model, params, prefill_ms(runner, tokens, args.chunk), peer)
-        del runner
+            note("prefill_ttft_ms", model, params, prefill_ms(core, tokens), peer)
+        core.role.close()
+        del core
         torch.cuda.empty_cache()
     print(f"wrote {write('gpu_steps', lines)}")
 
