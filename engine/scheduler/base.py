@@ -112,4 +112,5 @@ def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
 
 def ends_by_length(request: Request, max_model_len: int) -> bool:
     """Whether the newest token, its id known or not, is the last one that the limits allow."""
-    return request.next_output_position >= request.sampling.max_tokens or request.num_tokens >= max_model_len
+    length = len(request.tokens) + request.num_unknown_tokens  # not by the properties: this runs for all, in each step
+    return length >= max_model_len or length - request.num_prompt_tokens >= request.sampling.max_tokens

@@ -178,8 +178,8 @@ class DecodeScheduler(Scheduler):
         max_model_len, prefilling = self._max_model_len, self._prefilling
         self._computed.append(computed := [])
         for request, num_tokens, sample in plan.sequences:
-            request.num_computed_tokens += num_tokens
-            computed.append(request.num_computed_tokens)
+            request.num_computed_tokens = end = request.num_computed_tokens + num_tokens
+            computed.append(end)
             request.num_steps_in_flight += 1
             if not sample:
                 continue
