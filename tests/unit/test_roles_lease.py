@@ -9,8 +9,6 @@ from engine.messages import ExtendLease, Failed, Finished, LeaseExtended, LeaseR
 from kv_transfer.inproc import Fault
 from tests.fakes.role_pair import DECODE_LEASE, GREEDY, PROMPT, Clock, Pair, inject, local_tokens, of
 
-pytestmark = pytest.mark.usefixtures("overlap")
-
 LEASE_S = 30.0  # of a Pair
 
 

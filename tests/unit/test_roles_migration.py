@@ -42,6 +42,8 @@ from tests.fakes.role_pair import (
     turn,
 )
 
+pytestmark = pytest.mark.usefixtures("overlap")
+
 MAX_TOKENS = 60  # 47 + 60 tokens: up to 14 blocks of 8
 EXTRA = 16
 SAMPLING = SamplingParams(
