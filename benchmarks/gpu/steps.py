@@ -32,11 +32,13 @@ MAX_MODEL_LEN = 33_024
 
 def decode_ms(core: Core, batch: int, context: int, steps: int = 48) -> float:
     """Median of a decode step, of requests whose contexts grow from `context` tokens on."""
-    told = core.num_told
     for _ in range(batch):
         core.add(context, steps + 16)
-    while core.num_told < told + batch:  # the last prompt's first token
+    told_at_once = 0
+    while told_at_once < batch:  # until all prompts are computed
+        told = core.num_told
         core.turn()
+        told_at_once = core.num_told - told
     for _ in range(4):
         core.turn()
     times = []

@@ -41,7 +41,7 @@ def test_every_flag_reaches_the_engine() -> None:
     flags += " --lease-s 5 --longest-write-s 0.5 --clock-margin-s 0.25 --no-prefix-caching --growth-reserve-blocks 0"
     flags += " --load-format dummy --model-impl transformers"
     flags += " --scheduling-policy priority --priority-aging-s 3 --long-prefill-token-threshold 4"
-    flags += " --swap-space-bytes 0 --gpu-memory-utilization 0.5"
+    flags += " --swap-space-bytes 0 --gpu-memory-utilization 0.5 --no-step-overlap"
     config = engine_config(parse_options("decode", flags.split()), Role.DECODE, WORKER)
     assert (config.model_name, config.device, config.dtype, config.num_threads) == ("n", "cuda:1", "bfloat16", 2)
     assert (config.max_model_len, config.connector) == (100, "nixl")
@@ -53,6 +53,7 @@ def test_every_flag_reaches_the_engine() -> None:
     assert config.scheduler.growth_reserve_blocks == 0
     assert (config.scheduler.policy, config.scheduler.priority_aging_s) == ("priority", 3)
     assert config.scheduler.long_prefill_token_threshold == 4
+    assert config.scheduler.overlap_steps is False
     assert (config.lease.lease_s, config.lease.longest_write_s, config.lease.clock_margin_s) == (5, 0.5, 0.25)
 
 
