@@ -42,7 +42,10 @@ class Point(enum.StrEnum):
     RELEASE_RECEIVED = "release.received"
     RENEW_RECEIVED = "renew.received"
     ABORT_RECEIVED = "abort.received"  # either engine core
-    RENEW_SENT = "renew.sent"  # gateway, up to release.sent
+    MIGRATE_RECEIVED = "migrate.received"  # decode's engine core, as the next; from there on as prefill's from KV_BEGIN
+    MIGRATE_STOPPED = "migrate.stopped"  # the request draws no more tokens here
+    MIGRATE_SENT = "migrate.sent"  # gateway, as all up to release.sent
+    RENEW_SENT = "renew.sent"
     CANCEL_SENT = "cancel.sent"
     RELEASE_SENT = "release.sent"
     DIRECTORY_READ = "directory.read"

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from baton import faults
+from baton.faults import Point
 from engine.context import EngineContext
 from engine.handover import HandOver
 from engine.messages import Event, Migrate, MigrateEnded, Moved
@@ -76,6 +78,7 @@ class Migration(HandOver):
     def _stop(self) -> None:
         request = self.request
         self.stopped = True
+        faults.at(Point.MIGRATE_STOPPED)
         self._scheduler.remove(request.key)
         self._on_stopped(request.key)
         self._drawn_tokens = tuple(request.tokens[self._command.num_reserved_tokens : -1])

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from baton import faults
 from baton.errors import BatonError, ErrorCode, invalid
+from baton.faults import Point
 from engine.context import EngineContext
 from engine.handover_table import HandOverTable
 from engine.messages import Aborted, Migrate, MigrateEnded
@@ -34,6 +36,7 @@ class Migrations:
 
     def start(self, command: Migrate) -> None:
         """Begins, or answers why not."""
+        faults.at(Point.MIGRATE_RECEIVED)
         key = (command.request_id, command.epoch)
         try:
             request = self._request_of(key)

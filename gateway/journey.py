@@ -8,7 +8,9 @@ from typing import Any
 
 import grpc
 
+from baton import faults
 from baton.errors import BatonError, ErrorCode
+from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
 from gateway.attempt import Attempt, Finished, Job, Moved
 from gateway.moved import MovedAttempt
@@ -129,6 +131,7 @@ async def _first(running: "asyncio.Task[Finished | Moved]", waiting: "asyncio.Ta
 
 async def _migrate(source: Attempt, job: Job, grant: kv_pb2.Grant) -> worker_pb2.MigrateResponse:
     """What the source says; where it says nothing, that it may still write."""
+    faults.at(Point.MIGRATE_SENT)
     try:
         response: worker_pb2.MigrateResponse = await source.decoder.decode.Migrate(
             worker_pb2.MigrateRequest(

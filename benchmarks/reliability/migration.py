@@ -48,7 +48,7 @@ def measure(stack: LocalStack, prompt_tokens: int, number: int) -> Move:
         for response in inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=300):
             times += [time.perf_counter()] * len(response.token_ids)
             if len(times) == MOVE_AT:
-                threading.Thread(target=_move_all, args=(stack,)).start()
+                threading.Thread(target=_move_once, args=(stack,)).start()
     if log.read_text().count(" instead of ") != moves + 1:
         raise SystemExit("the request was not moved; the gateway's log says why")
     gaps = [(after - before) * 1e3 for before, after in itertools.pairwise(times)]
@@ -56,11 +56,14 @@ def measure(stack: LocalStack, prompt_tokens: int, number: int) -> Move:
     return Move(max(gaps[window]), [*gaps[2 : MOVE_AT - 1], *gaps[MOVE_AT + WINDOW :]])
 
 
-def _move_all(stack: LocalStack) -> None:
+def _move_once(stack: LocalStack) -> None:
+    """Asks one decode worker after the other, until one has something to move; the next one may get it."""
     for name, address in stack.worker_addresses.items():
         if name.startswith("decode"):
             with grpc.insecure_channel(address) as channel:
-                worker_pb2_grpc.WorkerControlStub(channel).MigrateOut(worker_pb2.MigrateOutRequest(), timeout=10)
+                stub = worker_pb2_grpc.WorkerControlStub(channel)
+                if stub.MigrateOut(worker_pb2.MigrateOutRequest(), timeout=10).requests_asked:
+                    return
 
 
 def main() -> None:

@@ -6,14 +6,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from baton.cli.app import app
+from baton.faults import VARIABLE, Action, Plan, Point, Rule
 from baton.local.stack import LocalStack
-from tests.e2e.client import assert_at_rest
+from baton.rpc import worker_pb2, worker_pb2_grpc
+from tests.e2e.client import assert_at_rest, worker_stats
 from tests.e2e.restarts import Counts, restart_under_load, small_pools
-from tests.e2e.under_load import assert_same, busiest, mixed_requests, restart, stack_options, stream_all
+from tests.e2e.under_load import LEASE_S, assert_same, busiest, mixed_requests, restart, stack_options, stream_all
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +82,30 @@ def test_what_does_not_end_in_time_goes_on_elsewhere(stack: LocalStack) -> None:
     assert "attempt" not in log  # nothing was computed again
     assert_at_rest([address for name, address in stack.worker_addresses.items() if name != left[0]], within_s=3)
     restart(stack, left[0])
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_move(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first request has just stopped there, and nobody knows where it goes on."""
+    plan = Plan(only_for_tests="yes", rules=(Rule(Point.MIGRATE_STOPPED, Action.KILL, nth=1),))
+    monkeypatch.setenv(VARIABLE, msgspec.json.encode(plan).decode())
+    restart(stack, "decode-0")
+    monkeypatch.delenv(VARIABLE)
+    address = stack.worker_addresses["decode-0"]
+
+    def has_some(tokens: int) -> bool:
+        return tokens >= 20 and worker_stats(address).requests_running > 0
+
+    def move_all() -> None:
+        with grpc.insecure_channel(address) as channel:
+            worker_pb2_grpc.WorkerControlStub(channel).MigrateOut(worker_pb2.MigrateOutRequest(), timeout=30)
+
+    requests = mixed_requests(4000, 40, 30)
+    got = stream_all(stack, requests, has_some, move_all)
+    assert_same(got, stream_all(stack, requests, lambda tokens: True, lambda: None))
+    assert "decode-0" not in stack.pids
+    survivors = [address for name, address in stack.worker_addresses.items() if name != "decode-0"]
+    assert_at_rest(survivors, within_s=LEASE_S + 5)
+    restart(stack, "decode-0")
 
 
 def test_a_prefill_worker_leaves_with_its_last_write(stack: LocalStack) -> None:
