@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from baton_kernels.argmax import argmax
 from baton_kernels.attn.paged_triton import TritonAttention
 from engine.block_tables import BlockTables
 from engine.drawn_tokens import DrawnTokens
@@ -26,13 +27,13 @@ logger = logging.getLogger(__name__)
 class Decoded(NamedTuple):
     """What a graph leaves behind; good until the next step."""
 
-    logits: Tensor  # [sequences, vocab] float32
-    best: Tensor  # [sequences] int64 token of the largest logit
+    scores: Tensor  # [sequences, vocab] as the model's `scores`
+    best: Tensor  # [sequences] int64 token of the largest one
 
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
-    logits: Tensor  # [padded, vocab]
+    scores: Tensor  # [padded, vocab]
     best: Tensor  # [padded]
 
 
@@ -66,14 +67,14 @@ class DecodeGraphs:
 
         def run() -> tuple[Tensor, Tensor]:
             hidden = self._model.forward(self._token_ids[:size], batch.positions.long(), self._pool, batch)
-            logits = self._model.logits(hidden)
-            return logits, logits.argmax(-1)
+            scores = self._model.scores(hidden)
+            return scores, argmax(scores)
 
         run()  # compiles kernels and makes library handles, which a capture cannot
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=memory, stream=torch.cuda.current_stream()):
-            logits, best = run()
-        return _Captured(graph, logits, best)
+            scores, best = run()
+        return _Captured(graph, scores, best)
 
     def run(self, requests: list[Request], drawn: DrawnTokens) -> Decoded:
         """Computes the newest token of each request, known or not; at most as many as graphs were made for."""
@@ -83,4 +84,4 @@ class DecodeGraphs:
         self._attention.plan_decodes(self._tables.rows(requests), contexts, captured.best.shape[0])
         drawn.newest(requests, self._token_ids[:count])
         captured.graph.replay()
-        return Decoded(captured.logits[:count], captured.best[:count])
+        return Decoded(captured.scores[:count], captured.best[:count])

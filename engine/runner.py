@@ -11,6 +11,7 @@ from baton.errors import BatonError, ErrorCode
 from baton.model_spec import ModelSpec
 from baton.types import KvLayout
 from baton_kernels import native
+from baton_kernels.argmax import argmax
 from baton_kernels.attention import SequenceSlice
 from baton_kernels.attn.registry import make_attention
 from engine.config import EngineConfig
@@ -134,8 +135,8 @@ class ModelRunner:
         if self._graphs and all(count == 1 and sample for _, count, sample in plan.sequences):
             requests = [request for request, _, _ in plan.sequences]
             if all(request.untold_position is None for request in requests):
-                logits, best = self._graphs.run(requests, self._drawn)
-                return self._draw(logits, requests, [], best)
+                scores, best = self._graphs.run(requests, self._drawn)
+                return self._draw(scores, requests, [], best)
         token_ids: list[int] = []
         positions: list[int] = []
         slices: list[SequenceSlice] = []
@@ -162,17 +163,23 @@ class ModelRunner:
         if not sampled:
             return StepInFlight([], self._drawn.nothing(), None, told)
         last_rows = upload([row for row, _ in sampled], self._device)
-        return self._draw(self._model.logits(hidden[last_rows]), [request for _, request in sampled], told)
+        return self._draw(self._model.scores(hidden[last_rows]), [request for _, request in sampled], told)
 
     def _draw(
         self,
-        logits: Tensor,
+        scores: Tensor,
         requests: list[Request],
         told: list[tuple[PromptPart, list[LogprobsOnTheWay]]],
         best: Tensor | None = None,
     ) -> StepInFlight:
-        drawn = self._sampler.draw(logits, requests, best)
-        logprobs = self._sampler.logprobs(logits, drawn, requests) if self._sampler.wants_logprobs else None
+        sampler = self._sampler
+        sampler.take(requests, scores.shape[1])
+        if sampler.wants_logits:
+            logits = self._model.as_logits(scores)
+            drawn = sampler.draw(logits)
+            logprobs = sampler.logprobs(logits, drawn) if sampler.wants_logprobs else None
+        else:
+            drawn, logprobs = argmax(scores) if best is None else best, None
         return StepInFlight(requests, self._drawn.keep(drawn, requests), logprobs, told)
 
     def clear_tail(self, block_id: int, num_tokens: int) -> None:

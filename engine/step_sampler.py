@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from baton_kernels.argmax import argmax
 from baton_kernels.bitmask import apply_token_bitmask
 from baton_kernels.sampling import sample
 from baton_kernels.sampling_batch import RowParams, SamplingBatch, make_batch
@@ -31,33 +32,41 @@ class StepSampler:
         self._device = device
         self._kept = _Kept([], None, [], stays=True)
 
-    def draw(self, logits: Tensor, requests: list[Request], best: Tensor | None = None) -> Tensor:
+    def take(self, requests: list[Request], vocab_size: int) -> None:
+        """Turns to the next step's requests."""
+        kept = self._kept
+        if not kept.stays or kept.requests != requests:
+            self._kept = self._prepare(requests, vocab_size)
+        elif kept.batch:
+            kept.batch.position.add_(1)
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether more is wanted of the step than the token of each largest logit."""
+        return self._kept.batch is not None or self.wants_logprobs
+
+    def draw(self, logits: Tensor) -> Tensor:
         """One token for each request, which must not wait for anything on the host.
 
         Args:
             logits: [requests, vocab] float32
-            best: [requests] int64 token of the largest logit, where that is known
 
         Returns:
             [requests] int64
         """
         kept = self._kept
-        if not kept.stays or kept.requests != requests:
-            kept = self._kept = self._prepare(requests, logits.shape[1])
-        elif kept.batch:
-            kept.batch.position.add_(1)
         if kept.batch is None:
-            return logits.argmax(-1) if best is None else best
-        return sample(_with_grammars(logits, requests), kept.batch)
+            return argmax(logits)
+        return sample(_with_grammars(logits, kept.requests), kept.batch)
 
-    def logprobs(self, logits: Tensor, drawn: Tensor, requests: list[Request]) -> tuple[list[int], LogprobsOnTheWay]:
+    def logprobs(self, logits: Tensor, drawn: Tensor) -> tuple[list[int], LogprobsOnTheWay]:
         """What is to be told of the draws that `draw` has just made, and the rows it is of.
 
         Args:
             logits: [requests, vocab] float32, raw
             drawn: [requests] int64
         """
-        wanted = self._kept.logprob_rows
+        wanted, requests = self._kept.logprob_rows, self._kept.requests
         rows = upload(wanted, self._device)
         return wanted, token_logprobs(
             logits[rows], drawn[rows], [requests[row].sampling.num_logprobs or 0 for row in wanted]

@@ -29,3 +29,18 @@ class Model(ABC):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] out of `forward` to [rows, vocab] float32."""
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """What `as_logits` makes logits of, with the largest at the same place: enough for a greedy draw, and smaller.
+
+        Args:
+            hidden: [rows, hidden] out of `forward`
+
+        Returns:
+            [rows, vocab], of any floating-point type
+        """
+        return self.logits(hidden)
+
+    def as_logits(self, scores: Tensor) -> Tensor:
+        """[rows, vocab] out of `scores` to float32 logits."""
+        return scores

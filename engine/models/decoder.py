@@ -79,7 +79,13 @@ class Decoder(Model):
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden, self._norm).float()
+        return self.as_logits(self.scores(hidden))
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden, self._norm)
+
+    def as_logits(self, scores: Tensor) -> Tensor:
+        return scores.float()
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         return F.embedding(token_ids, self._embedding)

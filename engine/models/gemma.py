@@ -46,8 +46,8 @@ class GemmaDecoder(Decoder):
         self._embedding_scale = torch.tensor(spec.hidden_size**0.5, dtype=self._embedding.dtype)
         self._softcap = spec.logit_softcap
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits = super().logits(hidden)
+    def as_logits(self, scores: Tensor) -> Tensor:
+        logits = super().as_logits(scores)
         if self._softcap is None:
             return logits
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
