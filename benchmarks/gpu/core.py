@@ -1,7 +1,10 @@
 """An aggregated engine core without its process, on a GPU with dummy weights, and what its client would see."""
 
+import gc
 import random
 import time
+
+import torch
 
 from baton.load_options import LoadFormat
 from baton.types import Role, SamplingParams, WorkerRef
@@ -35,6 +38,13 @@ class Core:
 
     def _receive(self, events: list[Event]) -> None:
         self.num_told += sum(len(event.token_ids) for event in events if isinstance(event, Tokens))
+
+    def close(self) -> None:
+        """Gives the memory back; weights and pool hang in cycles."""
+        self.role.close()
+        del self.role
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def add(self, num_in: int, num_out: int, temperature: float = 0.0) -> None:
         """A request of random tokens: equal ones run faster, since a GPU then switches fewer bits."""

@@ -90,9 +90,7 @@ def main() -> None:
         for tokens, peer in VLLM_PREFILL_MS[model].items():
             params = {"tokens": tokens, "chunk": args.chunk}
             note("prefill_ttft_ms", model, params, prefill_ms(core, tokens), peer)
-        core.role.close()
-        del core
-        torch.cuda.empty_cache()
+        core.close()
     print(f"wrote {write('gpu_steps', lines)}")
 
 

@@ -62,9 +62,7 @@ def main() -> None:
         params["overlap"] = overlap
         baseline = {"name": "vLLM 0.25.1", "value": VLLM_OUT_TOK_S[model]}
         lines.append(result("throughput_out_tok_s", model, params, rate, "tok/s", baseline=baseline, gpu=gpu))
-        core.role.close()
-        del core
-        torch.cuda.empty_cache()
+        core.close()
     print(f"wrote {write('gpu_throughput', lines)}")
 
 
