@@ -18,7 +18,7 @@ from engine.roles.local import LocalRole
 class Core:
     """The engine core's loop, turn by turn. Prefix caching is off, and no request meets an end of sequence."""
 
-    def __init__(self, model: str, max_tokens: int, max_model_len: int, overlap: bool) -> None:
+    def __init__(self, model: str, max_tokens: int, max_model_len: int, overlap: bool, max_seqs: int = 256) -> None:
         """`max_tokens` of one step; the pool takes what memory is left."""
         self.num_told = 0
         self._num_added = 0
@@ -32,7 +32,7 @@ class Core:
             max_model_len=max_model_len,
             load_format=LoadFormat.DUMMY,
             cache=CacheConfig(enable_prefix_caching=False, swap_space_bytes=0),
-            scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=256, overlap_steps=overlap),
+            scheduler=SchedulerConfig(max_num_batched_tokens=max_tokens, max_num_seqs=max_seqs, overlap_steps=overlap),
         )
         self.role = LocalRole(EngineContext(config, self._receive))
 

@@ -38,12 +38,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=[*WORKLOADS], default=[*WORKLOADS])
     parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--no-step-overlap", action="store_true", help="as the worker's flag")
     args = parser.parse_args()
     overlap = not args.no_step_overlap
     gpu, lines = torch.cuda.get_device_name(), []
     for model in args.models:
-        core = Core(model, args.max_num_batched_tokens, max_model_len=4096, overlap=overlap)
+        core = Core(model, args.max_num_batched_tokens, max_model_len=4096, overlap=overlap, max_seqs=args.max_num_seqs)
         for _ in range(2):  # compiles kernels, for few and for many tokens
             core.add(2048, 4, TEMPERATURES[model])
             core.finish()
@@ -59,7 +60,7 @@ def main() -> None:
         rate, steps = told / seconds, core.role.context.num_steps - steps
         print(f"{model}: {told} tokens in {seconds:.2f} s, {rate:.0f} tok/s, {steps} steps", flush=True)
         params = {"workload": WORKLOADS[model], "max_num_batched_tokens": args.max_num_batched_tokens}
-        params["overlap"] = overlap
+        params |= {"overlap": overlap, "max_num_seqs": args.max_num_seqs}
         baseline = {"name": "vLLM 0.25.1", "value": VLLM_OUT_TOK_S[model]}
         lines.append(result("throughput_out_tok_s", model, params, rate, "tok/s", baseline=baseline, gpu=gpu))
         core.close()
