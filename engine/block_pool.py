@@ -74,6 +74,10 @@ class BlockPool:
                 raise RuntimeError(f"block {block} is shared, but nobody holds it")
             self._refs[block] += 1
 
+    def is_private(self, block: int) -> bool:
+        """Whether a block's one holder may write into it: nobody else holds it, and nobody can find it."""
+        return self._refs[block] == 1 and block not in self._hash_of
+
     def register(self, block: int, block_hash: bytes) -> None:
         """Makes an active, full block findable; a no-op when the same content is cached in another block already."""
         if self._caching and block_hash not in self._block_of and block not in self._hash_of:

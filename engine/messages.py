@@ -27,6 +27,7 @@ class AddLocal(Message, frozen=True, tag=True):
     sampling: SamplingParams
     output: tuple[int, ...] = ()  # replayed: what earlier attempts have delivered; the next token comes behind it
     priority: int = 0
+    fork_of: tuple[str, int] | None = None  # (request id, epoch) of one that has, or will have, this prompt's KV here
 
 
 class AddPrefill(Message, frozen=True, tag=True):

@@ -27,6 +27,7 @@ class Request:
     num_computed_tokens: int = 0  # whose KV is in `block_ids`, or will be when the steps in flight have ended
     num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
     num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
+    shares_last_block: bool = False  # which is another request's, too, so it is copied before it is written
     num_told_positions: int = 1  # of the prompt, whose log-probabilities are out; the first token has none
     priority: int = 0  # lower is earlier
     rank: Rank = (0.0, 0)  # given by the scheduler at arrival

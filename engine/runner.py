@@ -117,8 +117,8 @@ class ModelRunner:
         self._swap.measure(costs)
         return self._swap.num_blocks
 
-    def swap(self, copies: BlockCopies) -> None:
-        """Moves blocks between the pool and the swap space, which must be open; returns when they have moved."""
+    def copy_blocks(self, copies: BlockCopies) -> None:
+        """Copies blocks between the pool and the swap space, which must be open, and within the pool; returns then."""
         assert self._swap is not None
         self._swap.copy(copies)
 

@@ -105,14 +105,15 @@ class Stepper:
         return _Launched(plan, step, start_ns, prompts)
 
     def _copy(self, copies: BlockCopies) -> None:
-        num_copies = len(copies.outs) + len(copies.ins)
-        if not num_copies:
+        if not any(copies):
             return
         if self._in_flight:
             self._in_flight.step.wait()  # the device copies behind it, which is not the copies' cost
         start_s = time.perf_counter()
-        self._context.runner.swap(copies)
-        self._context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
+        self._context.runner.copy_blocks(copies)
+        if not copies.within:  # which say nothing of what the way to the host costs
+            num_copies = len(copies.outs) + len(copies.ins)
+            self._context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
 
     def _collect(self, launched: _Launched) -> StepOutcome:
         plan, step, start_ns, prompts = launched

@@ -24,6 +24,7 @@ class SwapBuffer:
     def copy(self, copies: BlockCopies) -> None:
         """Makes `copies`, and returns when they are made."""
         _copy(self._pool, self._host, copies.outs)
+        _copy(self._pool, self._pool, copies.within)
         _copy(self._host, self._pool, copies.ins)
 
     def measure(self, costs: PreemptionCosts) -> None:
@@ -31,9 +32,9 @@ class SwapBuffer:
         pairs = tuple((block, block) for block in range(min(_MEASURED_BLOCKS, self.num_blocks, self._pool.shape[0])))
         if not pairs:
             return
-        self.copy(BlockCopies(pairs, pairs))  # the first touch of fresh memory is slower than any later one
+        self.copy(BlockCopies(outs=pairs, ins=pairs))  # the first touch of fresh memory is slower than any later one
         start_s = time.perf_counter()
-        self.copy(BlockCopies(pairs, pairs))
+        self.copy(BlockCopies(outs=pairs, ins=pairs))
         costs.observe_copy(2 * len(pairs), time.perf_counter() - start_s)
 
 

@@ -92,8 +92,16 @@ class DecodeRole(LocalRole):
         elif command.fenced:
             self.context.pool.lift(command.grant_id)
 
-    def _end_grant(self, entry: OpenGrant, fenced: bool) -> None:
+    def find(self, key: Key) -> Request | None:
+        entry = self._grants.by_key(key)
+        return entry.request if entry else super().find(key)
+
+    def _close_grant(self, entry: OpenGrant, fenced: bool) -> None:
         self._grants.close(entry, fenced)
+        self.scheduler.abandon(entry.request.key)
+
+    def _end_grant(self, entry: OpenGrant, fenced: bool) -> None:
+        self._close_grant(entry, fenced)
         self.context.emit(Aborted(*entry.request.key, fenced=fenced))
 
     def _abort(self, command: Abort) -> None:
@@ -124,7 +132,7 @@ class DecodeRole(LocalRole):
         now = time.time_ns()
         self.context.pool.expire_quarantine(now, self._receiver.writing)
         for entry in self._grants.expired(now):
-            self._grants.close(entry, fenced=False)
+            self._close_grant(entry, fenced=False)
             lease_s = self.context.config.lease.lease_s
             logger.warning("request %s: its lease of %g s ended without KV", entry.request.key[0], lease_s)
             self.fail(
@@ -148,7 +156,7 @@ class DecodeRole(LocalRole):
         if problem:
             self._num_mismatches += 1
             logger.error("request %s: %s", ready.request_id, problem)
-            self._grants.close(entry, fenced=False)
+            self._close_grant(entry, fenced=False)
             self.fail(entry.request, ErrorCode.UNAVAILABLE, f"{problem}; send the request again", time.time_ns())
             return
         self._admit(ready, self._grants.accept(entry), entry, received_unix_ns, verify_us)

@@ -8,7 +8,7 @@ from baton.faults import Point
 from baton.types import EngineStats
 from engine.context import EngineContext
 from engine.messages import Abort, Aborted, AddLocal, Command, Finished
-from engine.request import Request
+from engine.request import Key, Request
 from engine.roles.base import IDLE_S, POLL_S, EngineRole
 from engine.scheduler.base import Advanced
 from engine.scheduler.decode import DecodeScheduler
@@ -42,8 +42,22 @@ class LocalRole(EngineRole):
         problem = self.context.problem_with(command)
         if problem:
             self.fail(request, ErrorCode.INVALID_ARGUMENT, problem, time.time_ns())
+        elif leader := self._leader_of(request, command.fork_of):
+            self.scheduler.add_fork(request, leader)
         else:
             self.scheduler.add(request)
+
+    def _leader_of(self, request: Request, key: Key | None) -> Request | None:
+        """Whose KV `request` can share, now or soon; None when it computes its own.
+
+        That it is the same prompt is looked at here: no caller is trusted with another request's KV.
+        """
+        leader = self.find(key) if key and request.untold_position is None else None
+        return leader if leader and leader.tokens[: len(request.tokens)] == request.tokens else None
+
+    def find(self, key: Key) -> Request | None:
+        """The request of that key, if it is to have KV here."""
+        return self.scheduler.find(key)
 
     def _abort(self, command: Abort) -> None:
         faults.at(Point.ABORT_RECEIVED)

@@ -23,9 +23,10 @@ class SequencePlan(NamedTuple):
 
 
 class BlockCopies(NamedTuple):
-    """KV blocks that move between device and host: all `outs` first, then all `ins`."""
+    """KV blocks to be copied before a step computes: all `outs` first, then all `within`, then all `ins`."""
 
     outs: tuple[tuple[int, int], ...] = ()  # (device block, host block)
+    within: tuple[tuple[int, int], ...] = ()  # (device block, device block)
     ins: tuple[tuple[int, int], ...] = ()  # (host block, device block)
 
 

@@ -49,6 +49,45 @@ class RequestBlocks:
         request.num_registered_blocks = len(hits)
         return True
 
+    def can_fork(self, leader: Request, follower: Request) -> bool:
+        """Whether `leader`, whose tokens begin with all of `follower`'s, has the KV of all but the last of them."""
+        return bool(leader.block_ids) and leader.num_computed_tokens >= len(follower.tokens) - 1
+
+    def fork(self, leader: Request, follower: Request) -> None:
+        """Starts a request that holds no blocks with those of another one, by reference; `can_fork` must hold.
+
+        The last token is computed again, because its logits are needed. Where its block holds KV already, the block is
+        to be copied first (`own_last_block`): the leader writes behind its prompt, and the follower will.
+        """
+        num_tokens = len(follower.tokens) - 1
+        full = num_tokens // self.block_size
+        leader.update_hashes(self.block_size)
+        follower.hashes = leader.hashes[:full]
+        follower.last_hash = follower.hashes[-1] if full else follower.last_hash
+        follower.block_ids = leader.block_ids[: self.blocks_for(num_tokens)]
+        follower.shares_last_block = len(follower.block_ids) > full
+        self.pool.share(follower.block_ids)
+        follower.num_computed_tokens = num_tokens
+        follower.num_registered_blocks = full
+        follower.num_cached_tokens = min(num_tokens, follower.num_prompt_tokens)
+
+    def own_last_block(self, request: Request) -> list[tuple[int, int]] | None:
+        """Makes a shared last block the request's own; copies (from, to) to be made before it is written.
+
+        None (and no change) when the pool has no block.
+        """
+        shared = request.block_ids[-1]
+        if not request.shares_last_block or self.pool.is_private(shared):
+            request.shares_last_block = False
+            return []
+        own = self.pool.allocate(1)
+        if own is None:
+            return None
+        request.block_ids[-1:] = own
+        request.shares_last_block = False
+        self.pool.release([shared])
+        return [(shared, *own)]
+
     def count_query(self, request: Request) -> None:
         """Counts a prefix look-up that led to a start, for the hit rate."""
         self.num_query_tokens += len(request.tokens)
@@ -108,4 +147,5 @@ class RequestBlocks:
         request.block_ids = []
         request.num_computed_tokens = 0
         request.num_registered_blocks = 0
+        request.shares_last_block = False
         return blocks

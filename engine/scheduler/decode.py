@@ -7,6 +7,7 @@ from engine.config import SchedulerConfig
 from engine.request import Key, Request
 from engine.scheduler.base import Advanced, Scheduler, SequencePlan, StepPlan, ends_by_length, finish_reason
 from engine.scheduler.blocks import RequestBlocks
+from engine.scheduler.forks import Forks
 from engine.scheduler.policy import SchedulingPolicy, make_policy
 from engine.scheduler.preemption import Preemption
 from engine.scheduler.queue import RankedQueue
@@ -19,6 +20,9 @@ class DecodeScheduler(Scheduler):
     A waiting request either needs its prompt computed here (`add`) or arrives with its KV in place (`admit`). When
     blocks run out, the holder of the highest rank is preempted for the sake of the others, and waits again in its
     place. One that finds nobody behind it stalls: it keeps what it has, and nothing new is started before it.
+
+    A follower (`add_fork`) has its leader's prompt, and waits for its KV. It then waits for its turn with references to
+    the leader's blocks, and copies the last one, if that is partly filled, in the step that starts it.
 
     A step costs nothing per running decode but its turn in some loops: what is planned for it does not change, and only
     one that has filled a block needs another.
@@ -48,6 +52,8 @@ class DecodeScheduler(Scheduler):
         self._decoding: dict[Key, SequencePlan] = {}  # what every step does for it
         self._ending: dict[Key, Request] = {}  # with a last token that is not known yet
         self._computed: deque[list[int]] = deque()  # tokens of each request behind each step in flight
+        self._forks = Forks()
+        self._fork_copies: list[tuple[int, int]] = []  # (device block, device block), of the step being planned
 
     def add(self, request: Request) -> None:
         request.rank = self._policy.rank(request)
@@ -57,12 +63,43 @@ class DecodeScheduler(Scheduler):
     def admit(self, request: Request) -> None:
         """Queues a request whose prompt's KV is in its blocks and whose first output token is known."""
         self.add(request)
+        self._fork_all(request)
+
+    def add_fork(self, request: Request, leader: Request) -> None:
+        """Queues a request whose tokens `leader`'s begin with, which is held here or in an open grant.
+
+        It waits for the leader's KV, or to compute its own when the leader is removed or abandoned before.
+        """
+        request.rank = self._policy.rank(request)
+        self._forks.wait(leader.key, [request])
+        if self._blocks.can_fork(leader, request):
+            self._fork_all(leader)
+
+    def abandon(self, leader: Key) -> None:
+        """There will be no KV of this key: its first follower computes the prompt instead, and the others follow it."""
+        followers = self._forks.take(leader)
+        if followers:
+            self._waiting.push(followers[0])
+            self._forks.wait(followers[0].key, followers[1:])
+
+    def find(self, key: Key) -> Request | None:
+        """The request of that key, if it runs or waits for its turn."""
+        plan = self._decoding.get(key)
+        if plan:
+            return plan.request
+        return self._prefilling.get(key) or self._waiting.get(key) or self._ending.get(key)
+
+    def _fork_all(self, leader: Request) -> None:
+        for follower in self._forks.take(leader.key):
+            self._blocks.fork(leader, follower)
+            self._waiting.push(follower)
 
     def remove(self, key: Key) -> Request | None:
-        request = self._waiting.remove(key) or self._stop_running(key)
+        request = self._waiting.remove(key) or self._stop_running(key) or self._forks.remove(key)
         if request:
             request.is_over = True
             self._preemption.forget(request)
+            self.abandon(key)
         return request
 
     def decoding(self, key: Key) -> Request | None:
@@ -84,7 +121,9 @@ class DecodeScheduler(Scheduler):
             self._start_waiting(shares)
         shares.deal_rest(self._blocks.grow)
         decodes = [plan for plan in self._decoding.values() if not stalled or plan.request.key not in stalled]
-        return StepPlan((*decodes, *shares.sequences()), self._preemption.take_copies())
+        copies = self._preemption.take_copies()._replace(within=tuple(self._fork_copies))
+        self._fork_copies = []
+        return StepPlan((*decodes, *shares.sequences()), copies)
 
     def _grow_decodes(self) -> set[Key]:
         """Gives a block to each decode that has filled its last one; returns those that must stall."""
@@ -134,10 +173,18 @@ class DecodeScheduler(Scheduler):
     def _resume(self, request: Request) -> bool:
         """Puts in place what is left of its KV, or of another's with the same prefix; False when there is no room."""
         if request.block_ids:
-            return True
+            return self._own_last_block(request)
         while not self._preemption.resume(request):
             if not self._preempt_behind(request):
                 return False
+        return True
+
+    def _own_last_block(self, request: Request) -> bool:
+        """Nobody who comes later in this step can preempt it, so its copy is made before its block is another's."""
+        while (copies := self._blocks.own_last_block(request)) is None:
+            if not self._preempt_behind(request):
+                return False
+        self._fork_copies += copies
         return True
 
     def _has_room(self, request: Request) -> bool:
@@ -148,7 +195,7 @@ class DecodeScheduler(Scheduler):
         if not self.num_running:
             return True
         reserve = self._growth_reserve_blocks * self.num_running
-        missing = self._blocks.blocks_for(len(request.tokens)) - len(request.block_ids)
+        missing = self._blocks.blocks_for(len(request.tokens)) - len(request.block_ids) + request.shares_last_block
         return missing + reserve <= self._blocks.pool.num_allocatable
 
     def _make_room(self, request: Request, num_tokens: int) -> bool:
@@ -194,6 +241,7 @@ class DecodeScheduler(Scheduler):
     def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
         advanced = []
         block_size, max_model_len = self._blocks.block_size, self._max_model_len
+        leaders = self._forks.by_leader
         for (request, num_tokens, sample), computed in zip(plan.sequences, self._computed.popleft(), strict=True):
             request.num_steps_in_flight -= 1
             request.num_unknown_tokens -= sample
@@ -209,6 +257,8 @@ class DecodeScheduler(Scheduler):
             request.tokens.append(token)
             finish = finish_reason(request, max_model_len)
             advanced.append(Advanced(request, token, finish))
+            if leaders and request.key in leaders:
+                self._fork_all(request)
             if finish:
                 self.remove(request.key)
                 self._blocks.release(request)
@@ -222,6 +272,7 @@ class DecodeScheduler(Scheduler):
         return self._preemption.check_integrity(self._requests())
 
     def _requests(self) -> list[Request]:
+        """All that may hold blocks."""
         running = [*(plan.request for plan in self._decoding.values()), *self._prefilling.values()]
         return [*running, *self._ending.values(), *self._waiting]
 
@@ -241,7 +292,7 @@ class DecodeScheduler(Scheduler):
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._forks)
 
 
 def _rank(request: Request) -> tuple[float, int]:

@@ -15,7 +15,7 @@ class Preemption:
 
     Both ways what is in the prefix cache stays there until it is evicted, and is not copied or computed again if it is
     still there in the end. Copies are only planned here; the step that takes them does all `outs` before all `ins`, and
-    both before it computes.
+    both before it computes (`BlockCopies`).
     """
 
     def __init__(self, blocks: RequestBlocks, space: SwapSpace, costs: PreemptionCosts) -> None:
@@ -73,7 +73,7 @@ class Preemption:
 
     def take_copies(self) -> BlockCopies:
         """What the next step has to copy; once."""
-        copies = BlockCopies(tuple(self._outs), tuple(self._ins))
+        copies = BlockCopies(outs=tuple(self._outs), ins=tuple(self._ins))
         self._outs, self._ins = [], []
         return copies
 

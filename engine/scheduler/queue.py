@@ -25,6 +25,10 @@ class RankedQueue:
         """The one to be served next."""
         return self._requests[0] if self._requests else None
 
+    def get(self, key: Key) -> Request | None:
+        """The request of that key; None when it does not wait here."""
+        return self._by_key.get(key)
+
     def push(self, request: Request) -> None:
         """Puts a ranked request in its place."""
         index = bisect.bisect(self._ranks, request.rank)

@@ -111,9 +111,17 @@ class Memory:
         """
         for device_block, host_block in plan.copies.outs:
             self.host[host_block] = dict(self.device.get(device_block, {}))
+        for source, target in plan.copies.within:
+            self.device[target] = dict(self.device[source])
         for host_block, device_block in plan.copies.ins:
             self.device[device_block] = dict(self.host[host_block])
+        written: set[int] = set()
         for request, num_tokens, _ in plan.sequences:
+            end = request.num_computed_tokens + num_tokens
+            blocks = set(request.block_ids[request.num_computed_tokens // BLOCK : -(-end // BLOCK)])
+            assert not request.shares_last_block
+            assert not written & blocks, request.key
+            written |= blocks
             self.write(request, request.num_computed_tokens, num_tokens, unknown.get(request.key))
         for request, _, _ in plan.sequences:
             for position in range(request.num_computed_tokens):

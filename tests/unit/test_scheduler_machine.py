@@ -1,4 +1,4 @@
-"""Both schedulers under random arrivals, priorities, aborts, grants, failures: nothing is lost and no KV is wrong."""
+"""Both schedulers under random arrivals, forks, priorities, aborts, grants: nothing is lost and no KV is wrong."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -65,7 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 class DecodeMachine(SchedulerMachine):
-    """Local prompts, and grants that become admissions, lapse or fail."""
+    """Local prompts, grants that become admissions, lapse or fail, and followers of either."""
 
     @initialize(
         num_blocks=st.sampled_from([16, 17, 20]),
@@ -96,6 +96,19 @@ class DecodeMachine(SchedulerMachine):
         for prompt, max_tokens, priority in arrivals:
             self.engine.scheduler.add(self.new_request(prompt, max_tokens, priority))
 
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), max_tokens=st.lists(st.integers(1, 40), min_size=1, max_size=3), priority=st.integers(-3, 3))
+    def is_followed(self, data: st.DataObject, max_tokens: list[int], priority: int) -> None:
+        leader = self.draw_open(data)
+        entry = self.grants.by_key(leader.key)
+        known = entry.request if entry else self.engine.scheduler.find(leader.key)
+        for most in max_tokens:
+            request = self.new_request(leader.tokens[: leader.num_prompt_tokens], most, priority)
+            if known:
+                self.engine.scheduler.add_fork(request, known)
+            else:  # the leader is a follower that waits for its own
+                self.engine.scheduler.add(request)
+
     @rule(prompt=prompts, max_tokens=st.integers(2, 40), priority=st.integers(-3, 3))
     def is_reserved(self, prompt: list[int], max_tokens: int, priority: int) -> None:
         scheduler = self.engine.scheduler
@@ -120,19 +133,17 @@ class DecodeMachine(SchedulerMachine):
     @precondition(lambda self: len(self.grants))
     @rule(data=st.data(), fenced=st.booleans())
     def grant_fails(self, data: st.DataObject, fenced: bool) -> None:
-        entry = self.draw_grant(data)
-        self.grants.close(entry, fenced)
-        self.ended(entry.request.key)
+        self.close_grant(self.draw_grant(data), fenced)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def is_aborted(self, data: st.DataObject) -> None:
         request = self.draw_open(data)
         if entry := self.grants.by_key(request.key):
-            self.grants.close(entry, fenced=True)
-        else:
-            assert self.engine.scheduler.remove(request.key) is request
-            self.engine.blocks.release(request)
+            self.close_grant(entry, fenced=True)
+            return
+        assert self.engine.scheduler.remove(request.key) is request
+        self.engine.blocks.release(request)
         self.ended(request.key)
 
     @rule(swap=st.booleans())
@@ -144,8 +155,12 @@ class DecodeMachine(SchedulerMachine):
         self.now += seconds
         self.engine.blocks.pool.expire_quarantine(self.now_ns(), lambda grant_id: False)
         for entry in self.grants.expired(self.now_ns()):
-            self.grants.close(entry, fenced=False)
-            self.ended(entry.request.key)
+            self.close_grant(entry, fenced=False)
+
+    def close_grant(self, entry: OpenGrant, fenced: bool) -> None:
+        self.grants.close(entry, fenced)
+        self.engine.scheduler.abandon(entry.request.key)
+        self.ended(entry.request.key)
 
     @rule()
     def cache_is_reset(self) -> None:
