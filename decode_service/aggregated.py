@@ -37,7 +37,7 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
         stream = self._open(request)
         spans = AttemptSpans(self._tracing, context.invocation_metadata(), self._worker_name)
         is_local = request.WhichOneof("source") == "local"
-        answer = Answer(stream, spans, is_local, self._admission)
+        answer = Answer(stream, spans, is_local, self._admission, request.answer_index)
 
         def ended() -> None:
             answer.call_ended()
@@ -45,6 +45,7 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
                 self._engine.send(Abort(*stream.key))
 
         when_done(context, ended)
+        await context.send_initial_metadata(())  # from now on `fork_of` can name it
         async for response in answer.responses():
             yield response
 
@@ -70,9 +71,15 @@ class AggregatedServicer(worker_pb2_grpc.DecodeWorkerServicer):
             got = f"grant {request.grant_id!r}" if request.grant_id else "neither a grant nor a local prompt"
             raise invalid(f"request {request.request_id}: got {got}; worker {self._worker_name} needs a local prompt")
         self._admission.check()
-        prompt = prompt_of(request.request_id, request.local.prompt_token_ids)
-        sampling = sampling_from_pb(request.local.sampling)
         local = request.local
         return self._engine.submit(
-            AddLocal(request.request_id, request.epoch, prompt, sampling, tuple(local.output_token_ids), local.priority)
+            AddLocal(
+                request.request_id,
+                request.epoch,
+                prompt_of(request.request_id, local.prompt_token_ids),
+                sampling_from_pb(local.sampling),
+                tuple(local.output_token_ids),
+                local.priority,
+                (local.fork_of.request_id, local.fork_of.epoch) if local.HasField("fork_of") else None,
+            )
         )

@@ -14,13 +14,16 @@ from engine.spans import AttemptSpans
 
 
 class Answer:
-    """Reads one stream. `is_local`: the prompt is prefilled here."""
+    """Reads one stream. `is_local`: the prompt is prefilled here. `index`: which of its request's answers this is."""
 
-    def __init__(self, stream: EventStream, spans: AttemptSpans, is_local: bool, admission: Admission) -> None:
+    def __init__(
+        self, stream: EventStream, spans: AttemptSpans, is_local: bool, admission: Admission, index: int = 0
+    ) -> None:
         self._stream = stream
         self._admission = admission
         self._spans = spans
         self._is_local = is_local
+        self._index = index
         self._opened_ns = time.time_ns()
         self._admitted: Admitted | None = None
         self._first_tokens_ns = 0
@@ -116,7 +119,7 @@ class Answer:
             events = [SpanEvent("preempted", moment, {}) for moment in timeline.preempted_unix_ns]
             if first_token_ns:
                 events.insert(0, SpanEvent("first token", first_token_ns, {}))
-            attributes = {"gen_ai.usage.output_tokens": self._num_output_tokens}
+            attributes = {"baton.answer.index": self._index, "gen_ai.usage.output_tokens": self._num_output_tokens}
             self._spans.record("decode.run", run_ns, timeline.finished_unix_ns, attributes, events)
 
     def _record_hand_over(self, admitted: Admitted) -> None:

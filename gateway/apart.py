@@ -46,6 +46,9 @@ class ApartAttempt(Attempt):
         if place.renew_after_s:
             self._lease_task = asyncio.create_task(keep_lease(job, plan, place.grant, place.renew_after_s))
 
+    async def known(self) -> None:
+        return
+
     async def run(self) -> Finished | Moved:
         reason = await self._outcome
         if reason is None:
@@ -103,7 +106,10 @@ class ApartAttempt(Attempt):
     async def _read_decode(self) -> None:
         stream = self._plan.decode.decode.Decode(
             worker_pb2.DecodeRequest(
-                request_id=self._job.request_id, epoch=self._job.epoch, grant_id=self._grant.grant_id
+                request_id=self._job.request_id,
+                epoch=self._job.epoch,
+                grant_id=self._grant.grant_id,
+                answer_index=self._job.answer_index,
             ),
             timeout=self._job.remaining_s(),
             metadata=self._job.trace.metadata,

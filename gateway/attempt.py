@@ -29,6 +29,7 @@ class Job:
     limits: Limits
     epoch: int = 1  # names the attempt to the workers
     output_token_ids: Sequence[int] = ()  # delivered by earlier attempts
+    answer_index: int = 0  # which of the request's answers this is
 
     def remaining_s(self) -> float | None:
         """Until the client's deadline; None when it has none."""
@@ -78,6 +79,10 @@ class Attempt(ABC):
         self.decoder = decoder  # the worker that decodes
         self.order = order  # which every token of it goes through
         self.move_wanted = asyncio.Event()  # the decoder wants to be rid of the request
+
+    @abstractmethod
+    async def known(self) -> None:
+        """Returns when the worker that decodes knows of the attempt, or will not; one with a grant does at once."""
 
     @abstractmethod
     async def run(self) -> Finished | Moved:

@@ -28,6 +28,9 @@ class DecodeStream(Attempt):
         self._was_connected = worker.connected  # so that it has begun when the stream breaks
         self._stream = worker.decode.Decode(request, timeout=job.remaining_s(), metadata=job.trace.metadata)
 
+    async def known(self) -> None:
+        await self._stream.initial_metadata()
+
     async def run(self) -> Finished | Moved:
         try:
             async for event in self._stream:

@@ -14,7 +14,9 @@ class MovedAttempt(DecodeStream):
     def __init__(self, job: Job, worker: Worker, grant: kv_pb2.Grant, order: OutputOrder) -> None:
         """Opens the stream."""
         self._grant = grant
-        request = worker_pb2.DecodeRequest(request_id=job.request_id, epoch=job.epoch, grant_id=grant.grant_id)
+        request = worker_pb2.DecodeRequest(
+            request_id=job.request_id, epoch=job.epoch, grant_id=grant.grant_id, answer_index=job.answer_index
+        )
         super().__init__(job, worker, request, order, emit=None)
 
     async def give_back(self, fenced: bool) -> None:

@@ -11,52 +11,52 @@ from typing import Any
 from baton.convert import sampling_to_pb
 from baton.errors import BatonError
 from gateway.apart import ApartAttempt
-from gateway.attempt import Finished, Job, PromptLogprobs, Tokens
+from gateway.attempt import Attempt, Emit, Finished, Job, PromptLogprobs, Tokens
 from gateway.config import Limits
+from gateway.fork import ForkAttempt, ForkPlace
 from gateway.journey import Journey, Mover
 from gateway.local import LocalAttempt
-from gateway.placement import Placement
+from gateway.num_answers import sampling_of
+from gateway.placement import Granted, Placement
 from gateway.pool import Hold, Pool
 from gateway.progress import Progress
 from gateway.request_trace import RequestTrace, TraceScope
 from gateway.retry import Recovery, RetryBudget, RetryPolicy
 from gateway.router import Local, Router
+from gateway.run_group import Events, RunGroup
 from gateway.validate import ValidatedRequest
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 
+ToldPlace = asyncio.Future[ForkPlace | None]  # None: there was no attempt to the end
+
 
 class Run:
-    """One request under way: iterate over its `PromptLogprobs`, its `Tokens` and, at the end, its `Finished`."""
+    """One answer under way: puts its `PromptLogprobs`, its `Tokens` and, at the end, its `Finished` into `events`.
 
-    def __init__(self, owner: "Orchestrator", job: Job) -> None:
+    The first attempt at an answer behind the first one is where the first attempt at that is, for they have one prompt.
+    What comes after a failure is on its own: it has output to be computed, too.
+    """
+
+    def __init__(self, owner: "Orchestrator", job: Job, events: Events, fork_place: ToldPlace | None) -> None:
+        """`fork_place`: what the run of answer 0 tells the others; None when there are none."""
         self._owner = owner
         self._job = job
-        self._events: asyncio.Queue[Tokens | PromptLogprobs | Finished | Exception] = asyncio.Queue()
+        self._events = events
+        self._fork_place = fork_place
+        self._leads = job.answer_index == 0 and fork_place is not None
         self._attempt: Journey | None = None  # the newest
         self._epoch = 0  # the newest; an attempt under way takes another one where it is moved
         self._turn = 0  # counts attempts, moved or not
         self._progress = Progress(job.sampling)
-        self._ended = False
         self.task = owner.in_background(self._drive())
-
-    def __aiter__(self) -> "Run":
-        return self
-
-    async def __anext__(self) -> Tokens | PromptLogprobs | Finished:
-        """The next event. Raises `BatonError` when the request failed."""
-        if self._ended:
-            raise StopAsyncIteration
-        event = await self._events.get()
-        self._ended = not isinstance(event, Tokens | PromptLogprobs)
-        if isinstance(event, Exception):
-            raise event
-        return event
+        if self._leads:
+            self.task.add_done_callback(lambda _: self._tell(None))  # the others need not wait any more
 
     async def stop(self) -> Finished:
-        """Ends the request early and well: the tokens so far are the answer. Only after a first token."""
+        """Ends the answer early and well: the tokens so far are the answer. Only after a first token."""
         attempt = self._attempt  # which has failed already, perhaps: then this ends the search for another
         assert attempt is not None
         finished = await attempt.stop()
@@ -69,9 +69,12 @@ class Run:
 
     async def _drive(self) -> None:
         try:
-            self._events.put_nowait(await self._serve())
+            self._emit(await self._serve())
         except Exception as error:
-            self._events.put_nowait(error)
+            self._emit(error)
+
+    def _emit(self, event: Tokens | PromptLogprobs | Finished | Exception) -> None:
+        self._events.put_nowait((self._job.answer_index, event))
 
     async def _serve(self) -> Finished:
         """One attempt after the other, each with its own epoch, until one ends well or none may follow."""
@@ -114,17 +117,41 @@ class Run:
                 return  # of an attempt that has failed and still speaks
             if isinstance(output, Tokens):
                 self._progress.add(output)
-            self._events.put_nowait(output)
+            self._emit(output)
 
         try:
-            place = await self._owner.placement.place(job, hold, recovery.failed)
-            first = (
-                LocalAttempt(job, place.worker, emit) if isinstance(place, Local) else ApartAttempt(job, place, emit)
-            )
+            place = await self._place(job, hold, recovery)
+            first = _open(job, place, emit)
+            if self._leads:
+                self._owner.in_background(self._tell_when_known(first, job.epoch))
             attempt = self._attempt = Journey(first, Mover(self._owner.placement, hold, next_job))
             return await attempt.run()
         finally:
             self._owner.in_background(_close(attempt, hold))
+
+    async def _place(self, job: Job, hold: Hold, recovery: Recovery) -> Granted | Local | ForkPlace:
+        if self._fork_place and not self._leads and recovery.last is None:
+            place = await asyncio.shield(self._fork_place)
+            if place:
+                hold.switch((place.worker,))
+                return place
+        return await self._owner.placement.place(job, hold, recovery.failed)
+
+    async def _tell_when_known(self, attempt: Attempt, epoch: int) -> None:
+        await attempt.known()
+        self._tell(ForkPlace(attempt.decoder, self._job.request_id, epoch))
+
+    def _tell(self, place: ForkPlace | None) -> None:
+        if self._fork_place and not self._fork_place.done():
+            self._fork_place.set_result(place)
+
+
+def _open(job: Job, place: Granted | Local | ForkPlace, emit: Emit) -> Attempt:
+    if isinstance(place, Granted):
+        return ApartAttempt(job, place, emit)
+    if isinstance(place, ForkPlace):
+        return ForkAttempt(job, place, emit)
+    return LocalAttempt(job, place.worker, emit)
 
 
 class Orchestrator:
@@ -139,19 +166,31 @@ class Orchestrator:
         self._tasks: set[asyncio.Task[None]] = set()  # runs and clean-up
         self._runs: set[Run] = set()
 
-    def start(self, request: ValidatedRequest, remaining_s: float | None, trace: RequestTrace) -> Run:
+    def start(self, request: ValidatedRequest, remaining_s: float | None, trace: RequestTrace) -> RunGroup:
         """Begins to serve a request whose client waits `remaining_s` (None: for ever)."""
-        job = Job(
-            request_id=f"{request.request_id}-{uuid.uuid4().hex[:12]}",
+        request_id = f"{request.request_id}-{uuid.uuid4().hex[:12]}"
+        n, best_of = request.num_answers
+        first = Job(
+            request_id=request_id,
             prompt_token_ids=request.prompt_token_ids,
-            sampling=sampling_to_pb(request.sampling),
+            sampling=sampling_to_pb(sampling_of(request.sampling, 0, ranked=best_of > n)),
             priority=request.priority,
             deadline=None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s,
             trace=trace,
             limits=self._limits,
         )
+        events: Events = asyncio.Queue()
+        fork_place = asyncio.get_running_loop().create_future() if best_of > 1 else None
+        runs = [self._run(first, events, fork_place)]
+        for index in range(1, best_of):
+            sampling = sampling_to_pb(sampling_of(request.sampling, index, ranked=best_of > n))
+            job = replace(first, request_id=f"{request_id}.{index}", sampling=sampling, answer_index=index)
+            runs.append(self._run(job, events, fork_place))
+        return RunGroup(runs, events)
+
+    def _run(self, job: Job, events: Events, fork_place: ToldPlace | None) -> Run:
         self.budget.count_request()
-        run = Run(self, job)
+        run = Run(self, job, events, fork_place)
         self._runs.add(run)
         run.task.add_done_callback(lambda _: self._runs.discard(run))
         return run

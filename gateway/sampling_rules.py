@@ -63,8 +63,6 @@ def check_ranges(pb: sampling_pb2.SamplingParams, vocab_size: int) -> None:
     for rule in _RANGES:
         if pb.HasField(rule.field):
             rule.check(getattr(pb, rule.field))
-    if pb.HasField("n") and pb.n != 1:
-        raise invalid(f"n: got {pb.n}, expected 1; send one request for each answer")
     for field in ("logprobs", "prompt_logprobs"):
         value = getattr(pb, field)
         if pb.HasField(field) and not 0 <= value <= MAX_LOGPROBS:

@@ -11,8 +11,8 @@ from baton.errors import invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
-from gateway.answer import Answer
-from gateway.attempt import PromptLogprobs, Tokens
+from gateway.answers import Answers
+from gateway.attempt import Tokens
 from gateway.chat import Chat, ChatConfig
 from gateway.no_text import TokensOnlyCodec
 from gateway.orchestrator import Orchestrator
@@ -61,24 +61,22 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             checked = await self._validator.validate(request, self._max_model_len(), trace)
             self._claim(checked.request_id, scope)
             trace.set(_attributes(checked, self._spec.name, is_chat=request.WhichOneof("prompt") == "chat"))
-            run = self._orchestrator.start(checked, context.time_remaining(), trace)
-            scope.callback(run.cancel)
-            answer = Answer(checked, self._codec, trace)
-            async for event in run:
-                if isinstance(event, PromptLogprobs):
-                    yield answer.prompt_logprobs(event)
-                    continue
+            runs = self._orchestrator.start(checked, context.time_remaining(), trace)
+            scope.callback(runs.cancel)
+            answers = Answers(checked, self._codec, trace)
+            async for index, event in runs:
                 if isinstance(event, Tokens):
-                    response = answer.tokens(event)
-                    yield response
-                    if not answer.stopped:
+                    for response in answers.take(index, event):
+                        yield response
+                    if not answers.stopped(index):
                         continue
-                    event = await run.stop()
-                last = answer.end(event)
-                trace.succeed()
-                scope.close()
-                yield last
-                return
+                    event = await runs.stop(index)
+                responses = answers.take(index, event)
+                if answers.complete:
+                    trace.succeed()
+                    scope.close()
+                for response in responses:
+                    yield response
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -128,7 +126,10 @@ def _when_done(context: Any, callback: Callable[[], None]) -> None:
 
 def _attributes(request: ValidatedRequest, model: str, is_chat: bool) -> dict[str, AttributeValue]:
     """OpenTelemetry's semantic conventions for generative AI, and our own id."""
+    n, best_of = request.num_answers
+    several: dict[str, AttributeValue] = {"gen_ai.request.choice.count": n, "baton.best_of": best_of}
     return {
+        **(several if best_of > 1 else {}),
         "baton.request_id": request.request_id,
         "gen_ai.operation.name": "chat" if is_chat else "text_completion",
         "gen_ai.request.model": model,

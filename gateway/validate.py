@@ -8,6 +8,7 @@ from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2
 from baton.types import PRIORITIES, SamplingParams
 from gateway.no_text import TokensOnlyCodec
+from gateway.num_answers import ONE_ANSWER, NumAnswers, num_answers
 from gateway.prompt import encode_prompt
 from gateway.request_trace import RequestTrace
 from gateway.sampling_rules import Prompt, check_ranges, resolve_sampling
@@ -31,6 +32,7 @@ class ValidatedRequest:
     spaces_between_special_tokens: bool = True
     echo: str | None = None  # the prompt as text, to come back before the answer
     prompt_only: bool = False  # no answer is wanted
+    num_answers: NumAnswers = ONE_ANSWER
 
 
 class Validator:
@@ -53,6 +55,7 @@ class Validator:
         request_id = checked_request_id(request.request_id)
         self.check_model(request.model)
         check_ranges(request.sampling, self._spec.vocab_size)
+        answers = num_answers(request.sampling)
         if request.sampling.stop and not self._codec.has_text:
             raise invalid("stop: got stop strings, but the model has no tokenizer; use stop_token_ids")
         priority = checked_priority(request.priority)
@@ -82,6 +85,7 @@ class Validator:
             ),
             echo=self._echo(request, token_ids, skip_special) if request.echo else None,
             prompt_only=request.echo and pb.HasField("max_tokens") and pb.max_tokens == 0,
+            num_answers=answers,
         )
 
     def _echo(self, request: inference_pb2.GenerateRequest, token_ids: list[int], skip_special: bool) -> str:

@@ -1,4 +1,4 @@
-"""A client of the gateway: one request, its streamed answer, and when each token came."""
+"""A client of the gateway: one request, its streamed answers, and when each token came."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _CONNECTION_ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grp
 
 
 class Answer(msgspec.Struct):
-    """A finished request. Times are seconds since the call began."""
+    """One finished answer. Times are seconds since the call began."""
 
     text: str
     token_ids: list[int]
@@ -72,52 +72,71 @@ def first_model(channel: grpc.Channel, address: str) -> str:
     return str(models[0].name)
 
 
-def stream_answer(
+class _Partial:
+    """One answer while it comes."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self._pieces: list[str] = []
+        self._times_s: list[float] = []
+        self._logprobs: list[sampling_pb2.TokenLogprobs] = []
+        self._prompt_logprobs: list[sampling_pb2.TokenLogprobs] = []
+        self._last = inference_pb2.GenerateResponse()
+        self._end_s = 0.0
+
+    def add(self, response: inference_pb2.GenerateResponse, now_s: float) -> None:
+        """The next response."""
+        before_s = self._times_s[-1] if self._times_s else None
+        self._times_s += _spread(before_s, now_s, len(response.token_ids))
+        self.token_ids += response.token_ids
+        self._logprobs += response.logprobs
+        self._prompt_logprobs += response.prompt_logprobs
+        self._pieces.append(response.text)
+        self._last, self._end_s = response, now_s
+
+    def finish(self, trace_id: str) -> Answer:
+        """The answer, when there is no more."""
+        last = self._last
+        return Answer(
+            text="".join(self._pieces),
+            token_ids=self.token_ids,
+            token_times_s=self._times_s,
+            end_s=self._end_s,
+            finish_reason=sampling_pb2.FinishReason.Name(last.finish_reason).removeprefix("FINISH_REASON_").lower(),
+            trace_id=trace_id,
+            usage=last.usage,
+            hand_over=last.hand_over,
+            logprobs=self._logprobs,
+            prompt_logprobs=self._prompt_logprobs,
+        )
+
+
+def stream_answers(
     channel: grpc.Channel,
     address: str,
     request: inference_pb2.GenerateRequest,
     timeout_s: float,
     on_text: Callable[[str], None],
-) -> Answer:
-    """Sends the request and calls `on_text` with each piece of the answer as it comes.
+) -> list[Answer]:
+    """Sends the request and calls `on_text` with each piece of an answer as it comes; the answers by their index.
 
     Raises:
         BatonError: as `call_error`; UNAVAILABLE when the answer breaks off, DEADLINE_EXCEEDED after `timeout_s`.
     """
     stub = inference_pb2_grpc.InferenceStub(channel)
-    pieces: list[str] = []
-    token_ids: list[int] = []
-    times: list[float] = []
+    partial: dict[int, _Partial] = {}
     trace_id = ""
     start = time.perf_counter()
-    logprobs: list[sampling_pb2.TokenLogprobs] = []
-    prompt_logprobs: list[sampling_pb2.TokenLogprobs] = []
-    last = inference_pb2.GenerateResponse()
     try:
         for response in stub.Generate(request, timeout=timeout_s):
-            now = time.perf_counter() - start
-            times += _spread(times[-1] if times else None, now, len(response.token_ids))
-            token_ids += response.token_ids
-            logprobs += response.logprobs
-            prompt_logprobs += response.prompt_logprobs
             trace_id = trace_id or response.trace_id
-            pieces.append(response.text)
+            partial.setdefault(response.index, _Partial()).add(response, time.perf_counter() - start)
             on_text(response.text)
-            last = response
     except grpc.RpcError as error:
-        raise _answer_error(error, address, len(token_ids), timeout_s) from error
-    return Answer(
-        text="".join(pieces),
-        token_ids=token_ids,
-        token_times_s=times,
-        end_s=time.perf_counter() - start,
-        finish_reason=sampling_pb2.FinishReason.Name(last.finish_reason).removeprefix("FINISH_REASON_").lower(),
-        trace_id=trace_id,
-        usage=last.usage,
-        hand_over=last.hand_over,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-    )
+        num_tokens = sum(len(answer.token_ids) for answer in partial.values())
+        raise _answer_error(error, address, num_tokens, timeout_s) from error
+    partial = partial or {0: _Partial()}
+    return [partial[index].finish(trace_id) for index in sorted(partial)]
 
 
 def call_error(error: grpc.RpcError, address: str) -> BatonError:

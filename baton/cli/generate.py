@@ -1,4 +1,4 @@
-"""`baton generate`: asks a running gateway for one answer."""
+"""`baton generate`: asks a running gateway for one answer or several."""
 
 from typing import Annotated
 
@@ -31,6 +31,8 @@ def generate(
     frequency_penalty: Annotated[float | None, typer.Option()] = None,
     repetition_penalty: Annotated[float | None, typer.Option()] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="So many answers, 1 to 16.")] = None,
+    best_of: Annotated[int | None, typer.Option(help="Make so many answers and show the --n most likely.")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Hold back the end until then.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; can be repeated.")] = None,
     stop_token_ids: Annotated[list[int] | None, typer.Option("--stop-token-id", help="Can be repeated.")] = None,
@@ -82,6 +84,8 @@ def generate(
         frequency_penalty=frequency_penalty,
         repetition_penalty=repetition_penalty,
         seed=seed,
+        n=n,
+        best_of=best_of,
         min_tokens=min_tokens,
         stop=stop,
         stop_token_ids=stop_token_ids,

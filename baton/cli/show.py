@@ -1,4 +1,4 @@
-"""One request from the terminal: streams the answer, then prints its figures and its trace."""
+"""One request from the terminal: streams the answer, or shows several, then prints figures and the trace."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import sys
 import msgspec
 from rich.console import Console
 
-from baton.cli.client import Answer, connect, first_model, stream_answer
+from baton.cli.client import Answer, connect, first_model, stream_answers
 from baton.cli.figures import as_json, figures_table
 from baton.cli.trace_view import try_fetch_trace
 from baton.errors import BatonError
@@ -24,7 +24,9 @@ class Display(msgspec.Struct, frozen=True):
 
 
 def run_and_show(request: inference_pb2.GenerateRequest, display: Display) -> Answer:
-    """Sends the request (to the gateway's first model if it names none) and prints what comes.
+    """Sends the request (to the gateway's first model if it names none) and prints what comes; the first answer.
+
+    One answer is printed as it comes, several one behind the other in the end.
 
     Raises:
         BatonError: when the gateway refuses or fails; the cursor is at the start of a line then.
@@ -32,22 +34,28 @@ def run_and_show(request: inference_pb2.GenerateRequest, display: Display) -> An
     with connect(display.gateway) as channel:
         if not request.model:
             request.model = first_model(channel, display.gateway)
-        pieces = Pieces(silent=display.as_json)
+        pieces = Pieces(silent=display.as_json or request.sampling.n > 1)
         try:
-            answer = stream_answer(channel, display.gateway, request, display.timeout_s, pieces.show)
+            answers = stream_answers(channel, display.gateway, request, display.timeout_s, pieces.show)
         except BatonError:
             pieces.end_line()
             raise
+    answer = answers[0]
     spans, problem = try_fetch_trace(display.traces, answer) if display.traces and answer.trace_id else ([], None)
     if problem is not None:
         print(problem, file=sys.stderr)
     if display.as_json:
         trace = [span._asdict() for span in spans]
-        print(json.dumps(as_json(answer) | {"trace": trace}, ensure_ascii=False, indent=2))
+        told = {"answers": [as_json(one) for one in answers]} if request.sampling.n > 1 else as_json(answer)
+        print(json.dumps(told | {"trace": trace}, ensure_ascii=False, indent=2))
         return answer
     console = Console()
-    console.print("\n")
-    console.print(figures_table(answer))
+    for index, one in enumerate(answers):
+        if len(answers) > 1:
+            console.print(f"\n[bold]Answer {index}[/bold]")
+            console.print(one.text, markup=False, highlight=False)
+        console.print("\n" if len(answers) == 1 else "")
+        console.print(figures_table(one))
     if spans:
         console.print()
         console.print(render_tree(spans))

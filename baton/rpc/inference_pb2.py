@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from baton.rpc import sampling_pb2 as baton_dot_rpc_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/rpc/inference.proto\x12\x08\x62\x61ton.v1\x1a\x18\x62\x61ton/rpc/sampling.proto\"\x93\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12&\n\ntool_calls\x18\x03 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x19\n\x11reasoning_content\x18\x06 \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"=\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\"\xde\x01\n\nChatPrompt\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\x12\x1d\n\x05tools\x18\x02 \x03(\x0b\x32\x0e.baton.v1.Tool\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x17\n\x0ftemplate_kwargs\x18\x04 \x01(\t\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x06 \x01(\x08\x42\x18\n\x16_add_generation_prompt\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xe9\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\'\n\x06tokens\x18\x05 \x01(\x0b\x32\x15.baton.v1.TokenPromptH\x00\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x0c\n\x04\x65\x63ho\x18\x14 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x08\n\x06prompt\"\xc6\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x07 \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\x08 \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x18\n\x10prompt_token_ids\x18\x15 \x03(\r\"\xf7\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChatPrompt\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12)\n\x0btool_choice\x18\x06 \x01(\x0b\x32\x14.baton.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\x07 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_parallel_tool_calls\"N\n\nToolChoice\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x12.baton.v1.ToolModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"\xf7\x02\n\x0c\x43hatResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x19\n\x11reasoning_content\x18\x04 \x01(\t\x12+\n\ntool_calls\x18\x05 \x03(\x0b\x32\x17.baton.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x06 \x03(\r\x12)\n\x08logprobs\x18\x07 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x31\n\rfinish_reason\x18\x08 \x01(\x0e\x32\x1a.baton.v1.ChatFinishReason\x12\x1e\n\x05usage\x18\t \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\n \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xb3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x19\n\x11return_token_strs\x18\x05 \x01(\x08\x42\x08\n\x06promptB\x15\n\x13_add_special_tokens\"P\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\ntoken_strs\x18\x03 \x03(\t\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xa8\x01\n\x08HandOver\x12\x16\n\x0eprefill_worker\x18\x01 \x01(\t\x12\x15\n\rdecode_worker\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x12\n\ncontrol_us\x18\x08 \x01(\x04\"\x13\n\x11ListModelsRequest\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03*\x95\x01\n\x10\x43hatFinishReason\x12\"\n\x1e\x43HAT_FINISH_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43HAT_FINISH_REASON_STOP\x10\x01\x12\x1d\n\x19\x43HAT_FINISH_REASON_LENGTH\x10\x02\x12!\n\x1d\x43HAT_FINISH_REASON_TOOL_CALLS\x10\x03\x32\xde\x02\n\tInference\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12\x37\n\x04\x43hat\x12\x15.baton.v1.ChatRequest\x1a\x16.baton.v1.ChatResponse0\x01\x12\x41\n\x08Tokenize\x12\x19.baton.v1.TokenizeRequest\x1a\x1a.baton.v1.TokenizeResponse\x12G\n\nDetokenize\x12\x1b.baton.v1.DetokenizeRequest\x1a\x1c.baton.v1.DetokenizeResponse\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/rpc/inference.proto\x12\x08\x62\x61ton.v1\x1a\x18\x62\x61ton/rpc/sampling.proto\"\x93\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12&\n\ntool_calls\x18\x03 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x19\n\x11reasoning_content\x18\x06 \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"=\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\"\xde\x01\n\nChatPrompt\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\x12\x1d\n\x05tools\x18\x02 \x03(\x0b\x32\x0e.baton.v1.Tool\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x17\n\x0ftemplate_kwargs\x18\x04 \x01(\t\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x06 \x01(\x08\x42\x18\n\x16_add_generation_prompt\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xe9\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\'\n\x06tokens\x18\x05 \x01(\x0b\x32\x15.baton.v1.TokenPromptH\x00\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x0c\n\x04\x65\x63ho\x18\x14 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x08\n\x06prompt\"\xd5\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\r\n\x05index\x18\t \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x07 \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\x08 \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x18\n\x10prompt_token_ids\x18\x15 \x03(\r\"\xf7\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChatPrompt\x12*\n\x08sampling\x18\x04 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12)\n\x0btool_choice\x18\x06 \x01(\x0b\x32\x14.baton.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\x07 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_parallel_tool_calls\"N\n\nToolChoice\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x12.baton.v1.ToolModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"\xf7\x02\n\x0c\x43hatResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x19\n\x11reasoning_content\x18\x04 \x01(\t\x12+\n\ntool_calls\x18\x05 \x03(\x0b\x32\x17.baton.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x06 \x03(\r\x12)\n\x08logprobs\x18\x07 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12\x31\n\rfinish_reason\x18\x08 \x01(\x0e\x32\x1a.baton.v1.ChatFinishReason\x12\x1e\n\x05usage\x18\t \x01(\x0b\x32\x0f.baton.v1.Usage\x12%\n\thand_over\x18\n \x01(\x0b\x32\x12.baton.v1.HandOver\x12\x30\n\x0fprompt_logprobs\x18\x14 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xb3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12$\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChatPromptH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x19\n\x11return_token_strs\x18\x05 \x01(\x08\x42\x08\n\x06promptB\x15\n\x13_add_special_tokens\"P\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\ntoken_strs\x18\x03 \x03(\t\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xa8\x01\n\x08HandOver\x12\x16\n\x0eprefill_worker\x18\x01 \x01(\t\x12\x15\n\rdecode_worker\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x13\n\x0btransfer_us\x18\x05 \x01(\x04\x12\x12\n\nexposed_us\x18\x06 \x01(\x04\x12\x11\n\tverify_us\x18\x07 \x01(\x04\x12\x12\n\ncontrol_us\x18\x08 \x01(\x04\"\x13\n\x11ListModelsRequest\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03*\x95\x01\n\x10\x43hatFinishReason\x12\"\n\x1e\x43HAT_FINISH_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43HAT_FINISH_REASON_STOP\x10\x01\x12\x1d\n\x19\x43HAT_FINISH_REASON_LENGTH\x10\x02\x12!\n\x1d\x43HAT_FINISH_REASON_TOOL_CALLS\x10\x03\x32\xde\x02\n\tInference\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12\x37\n\x04\x43hat\x12\x15.baton.v1.ChatRequest\x1a\x16.baton.v1.ChatResponse0\x01\x12\x41\n\x08Tokenize\x12\x19.baton.v1.TokenizeRequest\x1a\x1a.baton.v1.TokenizeResponse\x12G\n\nDetokenize\x12\x1b.baton.v1.DetokenizeRequest\x1a\x1c.baton.v1.DetokenizeResponse\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.rpc.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOOLMODE']._serialized_start=2650
-  _globals['_TOOLMODE']._serialized_end=2751
-  _globals['_CHATFINISHREASON']._serialized_start=2754
-  _globals['_CHATFINISHREASON']._serialized_end=2903
+  _globals['_TOOLMODE']._serialized_start=2665
+  _globals['_TOOLMODE']._serialized_end=2766
+  _globals['_CHATFINISHREASON']._serialized_start=2769
+  _globals['_CHATFINISHREASON']._serialized_end=2918
   _globals['_CHATMESSAGE']._serialized_start=66
   _globals['_CHATMESSAGE']._serialized_end=213
   _globals['_TOOLCALL']._serialized_start=215
@@ -49,31 +49,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_start=595
   _globals['_GENERATEREQUEST']._serialized_end=828
   _globals['_GENERATERESPONSE']._serialized_start=831
-  _globals['_GENERATERESPONSE']._serialized_end=1157
-  _globals['_CHATREQUEST']._serialized_start=1160
-  _globals['_CHATREQUEST']._serialized_end=1407
-  _globals['_TOOLCHOICE']._serialized_start=1409
-  _globals['_TOOLCHOICE']._serialized_end=1487
-  _globals['_CHATRESPONSE']._serialized_start=1490
-  _globals['_CHATRESPONSE']._serialized_end=1865
-  _globals['_TOOLCALLDELTA']._serialized_start=1867
-  _globals['_TOOLCALLDELTA']._serialized_end=1942
-  _globals['_TOKENIZEREQUEST']._serialized_start=1945
-  _globals['_TOKENIZEREQUEST']._serialized_end=2124
-  _globals['_TOKENIZERESPONSE']._serialized_start=2126
-  _globals['_TOKENIZERESPONSE']._serialized_end=2206
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2208
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2319
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2321
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2355
-  _globals['_HANDOVER']._serialized_start=2358
-  _globals['_HANDOVER']._serialized_end=2526
-  _globals['_LISTMODELSREQUEST']._serialized_start=2528
-  _globals['_LISTMODELSREQUEST']._serialized_end=2547
-  _globals['_MODEL']._serialized_start=2549
-  _globals['_MODEL']._serialized_end=2593
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2595
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2648
-  _globals['_INFERENCE']._serialized_start=2906
-  _globals['_INFERENCE']._serialized_end=3256
+  _globals['_GENERATERESPONSE']._serialized_end=1172
+  _globals['_CHATREQUEST']._serialized_start=1175
+  _globals['_CHATREQUEST']._serialized_end=1422
+  _globals['_TOOLCHOICE']._serialized_start=1424
+  _globals['_TOOLCHOICE']._serialized_end=1502
+  _globals['_CHATRESPONSE']._serialized_start=1505
+  _globals['_CHATRESPONSE']._serialized_end=1880
+  _globals['_TOOLCALLDELTA']._serialized_start=1882
+  _globals['_TOOLCALLDELTA']._serialized_end=1957
+  _globals['_TOKENIZEREQUEST']._serialized_start=1960
+  _globals['_TOKENIZEREQUEST']._serialized_end=2139
+  _globals['_TOKENIZERESPONSE']._serialized_start=2141
+  _globals['_TOKENIZERESPONSE']._serialized_end=2221
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2223
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2334
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2336
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2370
+  _globals['_HANDOVER']._serialized_start=2373
+  _globals['_HANDOVER']._serialized_end=2541
+  _globals['_LISTMODELSREQUEST']._serialized_start=2543
+  _globals['_LISTMODELSREQUEST']._serialized_end=2562
+  _globals['_MODEL']._serialized_start=2564
+  _globals['_MODEL']._serialized_end=2608
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2610
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2663
+  _globals['_INFERENCE']._serialized_start=2921
+  _globals['_INFERENCE']._serialized_end=3271
 # @@protoc_insertion_point(module_scope)

@@ -68,7 +68,8 @@ class InferenceServicer(object):
 
     def Generate(self, request, context):
         """What is said of the prompt comes first (echo, prompt_logprobs), then the tokens, perhaps in the same response; the
-        last one has finish_reason, usage and hand_over set.
+        last one has finish_reason, usage and hand_over set. With sampling.n above 1 this is so for each `index`, in turns,
+        but the prompt is told of at index 0 only; the stream ends when all answers have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

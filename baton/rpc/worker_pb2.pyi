@@ -165,28 +165,40 @@ class RenewResponse(_message.Message):
     def __init__(self, lease_deadline_unix_ns: _Optional[int] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("request_id", "epoch", "grant_id", "local")
+    __slots__ = ("request_id", "epoch", "grant_id", "local", "answer_index")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GRANT_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_INDEX_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     epoch: int
     grant_id: str
     local: LocalPrompt
-    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., grant_id: _Optional[str] = ..., local: _Optional[_Union[LocalPrompt, _Mapping]] = ...) -> None: ...
+    answer_index: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., grant_id: _Optional[str] = ..., local: _Optional[_Union[LocalPrompt, _Mapping]] = ..., answer_index: _Optional[int] = ...) -> None: ...
+
+class AttemptRef(_message.Message):
+    __slots__ = ("request_id", "epoch")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    epoch: int
+    def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LocalPrompt(_message.Message):
-    __slots__ = ("prompt_token_ids", "sampling", "output_token_ids", "priority")
+    __slots__ = ("prompt_token_ids", "sampling", "output_token_ids", "priority", "fork_of")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    FORK_OF_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     priority: int
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ...) -> None: ...
+    fork_of: AttemptRef
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., fork_of: _Optional[_Union[AttemptRef, _Mapping]] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
     __slots__ = ("admitted", "tokens", "finished", "move_wanted", "moved", "prompt_logprobs")

@@ -240,6 +240,7 @@ class DecodeWorkerServicer(object):
     def Decode(self, request, context):
         """For a grant: waits for its KV, then streams the tokens behind prefill's. For a local prompt: prefills here and
         streams all tokens, from position 0 or, in a replay, from the first that is new. Cancelling the call aborts it.
+        Initial metadata comes when the attempt can be named in `fork_of`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -83,10 +83,10 @@ class RequestBlocks:
         own = self.pool.allocate(1)
         if own is None:
             return None
-        request.block_ids[-1:] = own
+        request.block_ids[-1] = own[0]
         request.shares_last_block = False
         self.pool.release([shared])
-        return [(shared, *own)]
+        return [(shared, own[0])]
 
     def count_query(self, request: Request) -> None:
         """Counts a prefix look-up that led to a start, for the hit rate."""

@@ -124,6 +124,8 @@ def sampling_of(fields: SamplingFields, max_tokens: int | None, logprobs: int | 
 
 
 def _refuse_unserved(fields: SamplingFields) -> None:
+    if fields.n is not None and fields.n > 1:
+        raise invalid(f"n: got {fields.n}, expected 1 over HTTP; send one request for each answer")
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
         raise invalid(f"best_of: got {fields.best_of}, expected as many as n ({fields.n or 1}); drop it")
     for name in ("use_beam_search", "truncate_prompt_tokens", "return_token_ids"):

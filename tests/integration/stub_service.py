@@ -47,6 +47,9 @@ class StubInference(inference_pb2_grpc.InferenceServicer):
                 time.sleep(60 if prompt == "slow" and index == 2 else 0)
                 first = {"trace_id": trace_id} if index == 0 else {}
                 yield inference_pb2.GenerateResponse(request_id="r", text=text, token_ids=[index], **first)
+        for index in range(1, request.sampling.n):
+            end = sampling_pb2.FINISH_REASON_LENGTH
+            yield inference_pb2.GenerateResponse(index=index, text=f"another {index}", token_ids=[9], finish_reason=end)
         yield inference_pb2.GenerateResponse(
             finish_reason=sampling_pb2.FINISH_REASON_STOP,
             usage=sampling_pb2.Usage(prompt_tokens=9, completion_tokens=len(TOKENS)),

@@ -68,6 +68,17 @@ def test_generate_as_json_is_one_object(stack: LocalStack, capsys: pytest.Captur
     assert sorted(span["name"] for span in answer["trace"]) == sorted(SPANS)
 
 
+def test_several_answers_are_shown_one_by_one(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("generate", "Hi", "--n", "3", "--gateway", stack.gateway_address) == 0
+    output = capsys.readouterr().out
+    parts = ["Answer 0", "".join(TOKENS), "finished by stop", "Answer 1", "another 1", "Answer 2", "another 2"]
+    places = [output.index(part) for part in parts]
+    assert places == sorted(places)
+    assert run("generate", "Hi", "--n", "2", "--json", "--gateway", stack.gateway_address) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [answer["text"] for answer in told["answers"]] == ["".join(TOKENS), "another 1"]
+
+
 def test_generate_without_a_trace_store_shows_no_trace(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("generate", "Hi", "--gateway", stack.gateway_address) == 0
     captured = capsys.readouterr()

@@ -151,8 +151,12 @@ async def test_bad_prompt(validator: Validator, request_: inference_pb2.Generate
             Sampling(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=1),
             "allowed_token_ids: got 1 ids that are all banned",
         ),
-        (Sampling(n=2), "n: got 2, expected 1; send one request for each answer"),
-        (Sampling(n=0), "n: got 0, expected 1"),
+        (Sampling(n=17), "n: got 17, expected 1 to 16; send more requests"),
+        (Sampling(n=0), "n: got 0, expected 1 to 16"),
+        (Sampling(n=3, best_of=2), "best_of: got 2, expected 3 (n) to 16"),
+        (Sampling(best_of=17), "best_of: got 17, expected 1 (n) to 16"),
+        (Sampling(n=2, temperature=0), "n: got 2, expected 1 with temperature 0: greedy answers are all the same"),
+        (Sampling(best_of=2, temperature=0), "best_of: got 2, expected 1 with temperature 0"),
     ],
 )
 async def test_bad_sampling(validator: Validator, sampling: sampling_pb2.SamplingParams, message: str) -> None:

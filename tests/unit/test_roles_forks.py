@@ -1,4 +1,4 @@
-"""Followers: answers to one prompt whose KV is computed, sent and stored once, with the tokens each would have alone."""
+"""Followers: one prompt's KV is computed, sent and stored once, and each answer is what it would be alone."""
 
 from pathlib import Path
 
