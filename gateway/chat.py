@@ -64,7 +64,7 @@ class Chat:
     def _plan(self, request: inference_pb2.ChatRequest) -> _Plan:
         for field in ("n", "best_of"):
             if (got := getattr(request.sampling, field)) > 1:
-                raise invalid(f"{field}: got {got}, expected 1 for a chat; send one request for each answer, or Generate")
+                raise invalid(f"{field}: got {got}, expected 1 for a chat; send one request for each answer")
         check_tools(request.chat.tools)
         plain = inference_pb2.GenerateRequest(
             request_id=request.request_id,
