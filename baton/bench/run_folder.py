@@ -16,7 +16,7 @@ from baton.bench.slo import Slo
 from baton.bench.summary import Summary
 from baton.errors import invalid
 
-RUN, RESULTS, ROWS = "run.json", "results.jsonl", "requests.jsonl"
+RUN, RESULTS, ROWS, REPORT = "run.json", "results.jsonl", "requests.jsonl", "report.html"
 
 
 class RunInfo(msgspec.Struct, frozen=True):

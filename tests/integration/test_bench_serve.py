@@ -153,6 +153,7 @@ def test_the_command_writes_a_folder(url: str, tmp_path: Path, capsys: pytest.Ca
     assert "8 complete, 0 failed" in printed
     assert "no request met the SLO ttft=1ms; the best" in printed
     run = read_run(tmp_path / "run")
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
     assert len(run.rows) == 8
     assert run.info.options.model == MODEL
     lines = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]

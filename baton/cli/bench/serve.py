@@ -13,8 +13,9 @@ from baton.bench.load.fleet import LoadResult, ask_target, run_load
 from baton.bench.load.lag import ClientLag
 from baton.bench.load.options import ARRIVALS, LoadOptions, check_load
 from baton.bench.load.sender import Counts
+from baton.bench.report.load_report import load_report
 from baton.bench.row_files import check_parquet
-from baton.bench.run_folder import describe, write_run
+from baton.bench.run_folder import REPORT, Run, describe, write_run
 from baton.bench.slo import closest_miss, parse_slo
 from baton.bench.summary import summarize
 from baton.bench.workloads.options import WORKLOADS, WorkloadOptions, make_workload
@@ -144,12 +145,13 @@ def serve(
         notes.append(miss)
     info = describe(options, result, objectives, labels, notes)
     write_run(folder, info, result.rows, summary, prefix, parquet)
+    (folder / REPORT).write_text(load_report(Run(info, result.rows), summary))
     print_summary(console, f"{options.model} at {options.target}", summary, objectives)
     for lag in info.lags:
         console.print(_client_line(lag), highlight=False)
     for note in info.notes:
         console.print(note, style="bold yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Wrote {folder}/", highlight=False, markup=False)
+    console.print(f"Wrote {folder / REPORT}", highlight=False, markup=False)
     if result.interrupted:
         raise typer.Exit(130)
     if not summary.num_complete:

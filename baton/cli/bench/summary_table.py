@@ -1,71 +1,24 @@
 """A load's summary for a terminal."""
 
-import math
-
 from rich.console import Console
 from rich.table import Table
 
-from baton.bench.percentiles import SHARES
 from baton.bench.slo import Slo
 from baton.bench.summary import Summary
-
-_LABELS = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "ITL",
-    "gap": "worst gap of a request",
-    "e2e": "end to end",
-}
+from baton.bench.summary_rows import LATENCY_HEADER, latency_rows, summary_rows
 
 
 def print_summary(console: Console, title: str, summary: Summary, slo: Slo | None) -> None:
     """A table of latencies, then rates, then what failed."""
     table = Table(title=title, title_justify="left")
-    columns = [*SHARES, "mean", "max"]
-    table.add_column("ms")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, label in _LABELS.items():
-        values = summary.latencies_ms[name]
-        table.add_row(label, *(show(values[column]) for column in columns))
+    for position, column in enumerate(LATENCY_HEADER):
+        table.add_column(column, justify="right" if position else "left")
+    for row in latency_rows(summary):
+        table.add_row(*row)
     console.print(table)
     rates = Table(show_header=False, box=None, pad_edge=False)
     rates.add_column(style="bold")
     rates.add_column()
-    for row in summary_rows(summary, slo):
-        rates.add_row(*row)
+    for pair in summary_rows(summary, slo):
+        rates.add_row(*pair)
     console.print(rates)
-
-
-def summary_rows(summary: Summary, slo: Slo | None) -> list[tuple[str, str]]:
-    """Everything but the latencies."""
-    unfinished = f", {summary.num_unfinished} not finished" if summary.num_unfinished else ""
-    failed = sum(summary.errors.values())
-    rows = [
-        (
-            "Requests",
-            f"{summary.num_complete} complete, {failed} failed{unfinished}; {show(summary.requests_s)} complete/s over "
-            f"{summary.span_s:.1f} s",
-        ),
-        ("Tokens in", f"{show(summary.input_tok_s)} tok/s{_cached(summary)}"),
-        ("Tokens out", f"{show(summary.output_tok_s)} tok/s, {show(summary.tokens_per_arrival)} a message"),
-    ]
-    if summary.goodput_req_s is not None and summary.good_share is not None:
-        rows.append(
-            ("Goodput", f"{show(summary.goodput_req_s)} req/s within {slo}: {summary.good_share:.1%} of requests")
-        )
-    rows += [
-        (f"Failed: {kind}", f"{count}; first: {summary.error_examples[kind]}") for kind, count in summary.errors.items()
-    ]
-    return rows
-
-
-def show(value: float) -> str:
-    """Three significant digits at least; "-" where there is no value."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def _cached(summary: Summary) -> str:
-    return "" if math.isnan(summary.cached_share) else f", {summary.cached_share:.1%} of them cached"

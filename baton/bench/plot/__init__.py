@@ -1,0 +1,1 @@
+"""Charts as SVG, drawn without a library: reports need no network and no extra package."""
