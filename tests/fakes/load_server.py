@@ -98,7 +98,7 @@ class _Both(inference_pb2_grpc.InferenceServicer):
         number = int(request_id.rpartition("-")[2].partition(".")[0])
         if script.fail_every and number % script.fail_every == 0:
             raise _Refused(f"request {number} fails")
-        slow = script.slow_every and number % script.slow_every == 0
+        slow = script.slow_every and number % script.slow_every == script.slow_every - 1
         due_s = served.came_s + (script.slow_ttft_s if slow else script.ttft_s)
         left = num_tokens
         while left and (script.break_after is None or num_tokens - left < script.break_after):

@@ -1,6 +1,5 @@
 """The charts of one load: what was waited for, how often, and when."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,9 +10,10 @@ from baton.bench.plot.chart import Chart
 from baton.bench.rows import RequestRow
 from baton.bench.slo import Slo
 from baton.bench.summary import latencies_ms
+from baton.bench.windows import Windows
 
 _BINS = 60
-_WINDOWS = 120  # at most; of at least a second
+_WINDOWS = 120  # at most
 _SCATTER = 4000  # dots at most, so that a report of a long load stays small
 
 
@@ -63,45 +63,26 @@ def _over_time(complete: Sequence[RequestRow]) -> str:
 
 def _latency_against_throughput(complete: Sequence[RequestRow]) -> str:
     """Each window of the load is a point: what it brought out, and how long those who were sent in it waited."""
-    width_s, count = _windows(complete)
-    tokens = _tokens_in_windows(complete, width_s, count)
-    sent: list[list[float]] = [[] for _ in range(count)]
+    windows = Windows(complete, _WINDOWS)
+    tokens = windows.tokens_s(complete)
+    sent: list[list[float]] = [[] for _ in range(windows.count)]
     for row in complete:
-        sent[min(count - 1, int(row.sent_s / width_s))].append(row.ttft_ms)
+        sent[windows.number(row.sent_s)].append(row.ttft_ms)
     points = [(tokens[number], percentile(waits, 0.5)) for number, waits in enumerate(sent) if waits]
     x = Axis("output tok/s", [point[0] for point in points])
-    chart = Chart(
-        f"Latency against throughput, in windows of {width_s:g} s", x, Axis("TTFT p50 in ms", [p[1] for p in points])
-    )
+    y = Axis("TTFT p50 in ms", [point[1] for point in points])
+    chart = Chart(f"Latency against throughput, in windows of {windows.width_s:g} s", x, y)
     chart.points("window", points, [f"{rate:.0f} tok/s, TTFT {ttft:.1f} ms" for rate, ttft in points])
     return chart.svg()
 
 
 def _rates(rows: Sequence[RequestRow]) -> list[str]:
-    width_s, count = _windows(rows)
-    middles = [(number + 0.5) * width_s for number in range(count)]
-    tokens = _tokens_in_windows(rows, width_s, count)
-    x = Axis("s since the start", [0.0, count * width_s])
+    windows = Windows(rows, _WINDOWS)
+    tokens = windows.tokens_s(rows)
+    x = Axis("s since the start", [0.0, windows.count * windows.width_s])
     throughput = Chart("Output over time", x, Axis("tok/s", tokens))
-    throughput.line("tok/s", list(zip(middles, tokens, strict=True)))
-    under_way = [float(sum(row.sent_s <= middle < row.end_s for row in rows)) for middle in middles]
+    throughput.line("tok/s", list(zip(windows.middles_s, tokens, strict=True)))
+    under_way = [float(sum(row.sent_s <= middle_s < row.end_s for row in rows)) for middle_s in windows.middles_s]
     load = Chart("Requests under way", x, Axis("requests", under_way))
-    load.line("under way", list(zip(middles, under_way, strict=True)))
+    load.line("under way", list(zip(windows.middles_s, under_way, strict=True)))
     return [throughput.svg(), load.svg()]
-
-
-def _windows(rows: Sequence[RequestRow]) -> tuple[float, int]:
-    """Their width in seconds and how many there are."""
-    span_s = max(row.end_s for row in rows)
-    width_s = max(1.0, math.ceil(span_s / _WINDOWS))
-    return width_s, max(1, math.ceil(span_s / width_s))
-
-
-def _tokens_in_windows(rows: Sequence[RequestRow], width_s: float, count: int) -> list[float]:
-    """Tokens a second in each window."""
-    found = [0.0] * count
-    for row in rows:
-        each = row.output_tokens / max(1, len(row.arrivals_ms))
-        for arrival_ms in row.arrivals_ms:
-            found[min(count - 1, max(0, int((row.sent_s + arrival_ms / 1e3) / width_s)))] += each
-    return [tokens / width_s for tokens in found]

@@ -2,7 +2,8 @@
 
 import typer
 
-from baton.cli.bench import serve
+from baton.cli.bench import compare, serve
 
 bench = typer.Typer(name="bench", help="Measure latency, throughput and goodput.", no_args_is_help=True)
 bench.command("serve")(serve.serve)
+bench.command("compare")(compare.compare)
