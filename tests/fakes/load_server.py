@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 from aiohttp import web
 
+from baton.bench.load.lag import LagMonitor
 from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 MODEL = "fake"
@@ -53,6 +54,11 @@ class LoadServer:
     grpc_url: str
     http_url: str
     _pipe: Connection
+
+    def lag_p99_ms(self) -> float:
+        """How far the server's own event loop was behind since this was last asked."""
+        self._pipe.send("lag")
+        return float(self._pipe.recv())
 
     def log(self) -> list[Served]:
         """All requests so far."""
@@ -167,7 +173,14 @@ async def _serve(script: Script, pipe: Connection) -> None:
     await site.start()
     pipe.send((grpc_port, runner.addresses[0][1]))
     with contextlib.suppress(EOFError):  # the test has ended
-        while await asyncio.to_thread(pipe.recv) == "log":
-            pipe.send(both.log)
+        monitor = LagMonitor(0)
+        monitor.start()
+        while asked := await asyncio.to_thread(pipe.recv):
+            if asked == "log":
+                pipe.send(both.log)
+            else:
+                pipe.send(monitor.stop([]).loop_lag_p99_ms)
+                monitor = LagMonitor(0)
+                monitor.start()
     await runner.cleanup()
     await server.stop(0)
