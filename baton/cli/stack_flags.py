@@ -1,9 +1,11 @@
 """The flags of `StackOptions`, made from its fields, for every command that takes them."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +34,31 @@ def with_stack_flags(command: Callable[..., None]) -> Callable[..., None]:
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return wrapper
+
+
+def parse_stack_flags(words: Sequence[str]) -> dict[str, Any]:
+    """The flags in `words`, as `with_stack_flags` hands them to a command, without those that are not given.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT for what is no flag of a stack.
+    """
+    found: dict[str, Any] = {}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    @app.command()
+    @with_stack_flags
+    def take(flags: dict[str, Any]) -> None:
+        found.update({name: value for name, value in flags.items() if value is not None})
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            app(args=list(words))
+    except SystemExit as end:  # how it ends in any case; its errors' classes are no part of Typer's interface
+        if end.code:
+            reason = said.getvalue().strip().rpartition("\n")[2]
+            raise invalid(f"got {' '.join(words)!r}, expected flags of `baton up` ({reason})") from None
+    return found
 
 
 def _parameter(field: "dataclasses.Field[Any]", kind: type) -> inspect.Parameter:
