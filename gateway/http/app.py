@@ -6,33 +6,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.http.chat import ChatCompletions
-from gateway.http.completions import Completions
+from gateway.http.endpoints import make_endpoints
 from gateway.http.errors import ErrorAnswer, ErrorBody, json_response
 from gateway.http.front import Front, endpoint
-from gateway.http.status import StatusEndpoints
-from gateway.http.tokens import TokenEndpoints
+from gateway.http.openapi import make_document
 from gateway.pool import Pool
 
 
 def make_app(front: Front, pool: Pool) -> Starlette:
-    """All endpoints of one gateway."""
-    status, tokens = StatusEndpoints(front, pool), TokenEndpoints(front)
-    gets = {
-        "/v1/models": status.models,
-        "/v1/models/{name:path}": status.model,
-        "/health": status.health,
-        "/ready": status.ready,
-        "/version": status.version,
-    }
-    posts = {
-        "/v1/completions": Completions(front).handle,
-        "/v1/chat/completions": ChatCompletions(front).handle,
-        "/tokenize": tokens.tokenize,
-        "/detokenize": tokens.detokenize,
-    }
-    routes = [Route(path, endpoint(handler), methods=["GET"]) for path, handler in gets.items()]
-    routes += [Route(path, endpoint(handler), methods=["POST"]) for path, handler in posts.items()]
+    """All endpoints of one gateway, and the document that describes them."""
+    endpoints = make_endpoints(front, pool)
+    document = make_document(endpoints)
+
+    async def openapi(request: Request) -> Response:
+        return json_response(document)
+
+    # Names of models have slashes.
+    routes = [
+        Route(spec.path.replace("{name}", "{name:path}"), endpoint(spec.handler), methods=[spec.method])
+        for spec in endpoints
+    ]
+    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_endpoint})
 
 

@@ -106,7 +106,7 @@ def chat_prompt(messages: Sequence[MessageBody], body: PromptFields) -> inferenc
 def _message(where: str, message: MessageBody) -> inference_pb2.ChatMessage:
     return inference_pb2.ChatMessage(
         role=message.role,
-        content=_text(f"{where}.content", message.content),
+        content=text_of(f"{where}.content", message.content),
         name=message.name,
         tool_call_id=message.tool_call_id,
         reasoning_content=message.reasoning_content or message.reasoning,
@@ -117,8 +117,12 @@ def _message(where: str, message: MessageBody) -> inference_pb2.ChatMessage:
     )
 
 
-def _text(where: str, content: str | Sequence[TextPart] | None) -> str:
-    """Parts are joined by line breaks, as in vLLM."""
+def text_of(where: str, content: str | Sequence[TextPart] | None) -> str:
+    """Parts are joined by line breaks, as in vLLM.
+
+    Raises:
+        BatonError: INVALID_ARGUMENT for a part that is no text.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     texts = []

@@ -32,6 +32,18 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
+class Health(msgspec.Struct):
+    """How the server is."""
+
+    status: str
+
+
+class Version(msgspec.Struct):
+    """Which release it is."""
+
+    version: str
+
+
 class StatusEndpoints:
     """They need no body and no worker."""
 
@@ -58,7 +70,7 @@ class StatusEndpoints:
 
     async def health(self, request: Request) -> Answer:
         """The process answers."""
-        return json_response({"status": "ok"})
+        return json_response(Health("ok"))
 
     async def ready(self, request: Request) -> Answer:
         """Raises:
@@ -66,11 +78,11 @@ class StatusEndpoints:
         """
         if not (self._pool.workers(Role.DECODE) or self._pool.workers(Role.AGGREGATED)):
             raise BatonError(ErrorCode.UNAVAILABLE, "no decode worker is registered; start one", retry_after_s=1.0)
-        return json_response({"status": "ready"})
+        return json_response(Health("ready"))
 
     async def version(self, request: Request) -> Answer:
         """Of the package."""
-        return json_response({"version": version("baton")})
+        return json_response(Version(version("baton")))
 
     async def _cards(self) -> list[ModelCard]:
         context: Any = None  # the method asks nothing of its call

@@ -156,3 +156,17 @@ def test_errors_are_the_packages_own(client: openai.OpenAI) -> None:
     assert caught.value.param == "temperature"
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)  # type: ignore[arg-type]
+
+
+def test_responses_whole_streamed_and_parsed(client: openai.OpenAI) -> None:
+    ask = {"model": MODEL, "input": QUESTION, "max_output_tokens": 24, "temperature": 0}
+    whole = client.responses.create(**ask)  # type: ignore[call-overload]
+    assert "Paris" in whole.output_text
+    with client.responses.stream(**ask) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert stream.get_final_response().output_text == whole.output_text
+    assert "".join(pieces) == whole.output_text
+    parsed = client.responses.parse(
+        model=MODEL, input="Describe a dog as JSON.", text_format=Animal, max_output_tokens=100
+    )
+    assert isinstance(parsed.output_parsed, Animal)
