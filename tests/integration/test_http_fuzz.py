@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.rpc import sampling_pb2, worker_pb2
-from baton.types import FinishReason
 from gateway.http.chat_body import ChatBody
 from gateway.http.completion_body import CompletionBody
 from gateway.http.responses_body import ResponsesBody
@@ -22,8 +20,8 @@ from gateway.http.tokens import DetokenizeBody, TokenizeBody
 from gateway.text import TextCodec
 from tests.fakes.gateway_stack import Stack, running_stack
 from tests.fakes.http_client import TEXT, connect
+from tests.fakes.scored_answers import score
 from tests.fakes.text_model import write_text_model
-from tests.fakes.workers import admitted, finished, first_token, prefill_done, prompt_logprobs
 
 NUM_EXAMPLES = int(os.environ.get("BATON_FUZZ_EXAMPLES", "150"))  # more by hand; CI has seconds for this
 WITHIN_S = 20.0
@@ -55,30 +53,6 @@ NEAR = st.sampled_from([0, 1, -1, 2, 20, 0.5, 2**31, 2**63, 1e300, True, "", "a"
 VALUES = NEAR | st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
 )
-
-
-def score(stack: Stack, answer: list[int]) -> None:
-    """The workers give log-probabilities with every token; the gateway shows them where they are asked for."""
-    scored = [
-        sampling_pb2.TokenLogprobs(sampled=sampling_pb2.Logprob(token_id=token, logprob=-1.0)) for token in answer
-    ]
-
-    async def prefill(request: worker_pb2.PrefillRequest) -> AsyncIterator[worker_pb2.PrefillEvent]:
-        if request.sampling.HasField("prompt_logprobs"):
-            yield worker_pb2.PrefillEvent(prompt_logprobs=prompt_logprobs(1, *request.prompt_token_ids[1:]))
-        ends = request.sampling.max_tokens == 1
-        first = first_token(answer[0], FinishReason.LENGTH if ends else None)
-        first.first_token.logprobs.CopyFrom(scored[0])
-        yield first
-        yield prefill_done(worker_pb2.TransferStats())
-
-    async def decode(request: worker_pb2.DecodeRequest) -> AsyncIterator[worker_pb2.DecodeEvent]:
-        yield admitted()
-        later = worker_pb2.DecodeTokens(output_position=1, token_ids=answer[1:], logprobs=scored[1:])
-        yield worker_pb2.DecodeEvent(tokens=later)
-        yield finished()
-
-    stack.prefill.script, stack.decode.script = prefill, decode
 
 
 class World:
