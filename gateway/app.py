@@ -58,7 +58,7 @@ class Gateway:
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
         if config.http_port is not None:
             front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s)
-            self._http = HttpServer(make_app(front, self.pool))
+            self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint))
 
     async def start(self) -> int:
         """Serves, whether or not workers are there yet. Returns the port.

@@ -8,13 +8,18 @@ from starlette.routing import Route
 
 from gateway.http.endpoints import make_endpoints
 from gateway.http.errors import ErrorAnswer, ErrorBody, json_response
-from gateway.http.front import Front, endpoint
+from gateway.http.front import Endpoint, Front, endpoint
 from gateway.http.openapi import make_document
+from gateway.http.page import PageEndpoints
 from gateway.pool import Pool
 
 
-def make_app(front: Front, pool: Pool) -> Starlette:
-    """All endpoints of one gateway, and the document that describes them."""
+def make_app(front: Front, pool: Pool, trace_store: str | None) -> Starlette:
+    """All endpoints of one gateway, the document that describes them, and the page for people.
+
+    Args:
+        trace_store: as in `PageEndpoints`
+    """
     endpoints = make_endpoints(front, pool)
     document = make_document(endpoints)
 
@@ -26,7 +31,14 @@ def make_app(front: Front, pool: Pool) -> Starlette:
         Route(spec.path.replace("{name}", "{name:path}"), endpoint(spec.handler), methods=[spec.method])
         for spec in endpoints
     ]
-    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
+    page = PageEndpoints(trace_store)
+    gets: dict[str, Endpoint] = {
+        "/openapi.json": openapi,
+        "/": page.page,
+        "/page.js": page.script,
+        "/traces/{trace_id}": page.trace,
+    }
+    routes += [Route(path, endpoint(handler), methods=["GET"]) for path, handler in gets.items()]
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_endpoint})
 
 
