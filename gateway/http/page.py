@@ -67,7 +67,7 @@ class PageEndpoints:
             except grpc.aio.AioRpcError as error:
                 raise BatonError(
                     ErrorCode.NOT_FOUND,
-                    f"the receiver of spans at {self._trace_store} gives no traces ({error.code().name}); look into the "
-                    "tracing backend behind it",
+                    f"the receiver of spans at {self._trace_store} gives no traces ({error.code().name}); look into "
+                    "the tracing backend behind it",
                 ) from error
         return bytes(found.otlp_traces_data)
