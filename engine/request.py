@@ -1,6 +1,7 @@
 """One request inside an engine core: its tokens, its blocks, and the moments of its life."""
 
 import dataclasses
+from functools import lru_cache
 
 from baton.block_hash import extend_hashes
 from baton.types import SamplingParams
@@ -43,10 +44,17 @@ class Request:
     writes: list[WriteSpan] = dataclasses.field(default_factory=list)
     preempted_unix_ns: list[int] = dataclasses.field(default_factory=list)
     num_given_tokens: int = dataclasses.field(init=False)  # known from the start, so prefilled: `tokens` at first
+    # What ends it, out of `sampling`, which schedulers leave alone: they look at all running requests in each step.
+    max_len: int = dataclasses.field(init=False)  # tokens with which it ends, prompt included
+    min_len: int = dataclasses.field(init=False)  # tokens up to which no stop token ends it
+    stop_token_ids: tuple[int, ...] = dataclasses.field(init=False)
     needs_known_tokens: bool = dataclasses.field(init=False)  # each draw depends on the ids of all before, on the host
 
     def __post_init__(self) -> None:
         self.num_given_tokens = len(self.tokens)
+        self.max_len = self.num_prompt_tokens + self.sampling.max_tokens
+        self.min_len = self.num_prompt_tokens + self.sampling.min_tokens
+        self.stop_token_ids = _shared(self.sampling.stop_token_ids)
         sampling = self.sampling
         self.needs_known_tokens = self.grammar is not None or bool(sampling.bad_words) or sampling.penalized
 
@@ -100,3 +108,9 @@ class Request:
             writes=tuple(self.writes),
             preempted_unix_ns=tuple(self.preempted_unix_ns),
         )
+
+
+@lru_cache(maxsize=1024)
+def _shared(token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The first of equal ones: most requests stop at the same tokens, which then stay in the processor's cache."""
+    return token_ids

@@ -17,9 +17,9 @@ class PromptTold(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Sampled tokens by request, and log-probabilities where asked for."""
+    """Sampled tokens, and log-probabilities where asked for."""
 
-    tokens: dict[Key, int]
+    tokens: Sequence[int]  # of the plan's sequences that sample, in their order
     logprobs: dict[Key, TokenLogprobs]
     prompt_logprobs: Mapping[Key, PromptTold] = {}
 
@@ -40,7 +40,6 @@ class StepInFlight(NamedTuple):
         """Waits for this step, and not for one behind it."""
         self.wait()
         requests = self.requests
-        tokens = {r.key: token for r, token in zip(requests, self.drawn.token_ids.tolist(), strict=True)}
         logprobs = {}
         if self.logprobs:
             rows, told = self.logprobs
@@ -49,4 +48,4 @@ class StepInFlight(NamedTuple):
             part.request.key: PromptTold(part.positions.start, [one for told in parts for one in told.read()])
             for part, parts in self.prompts
         }
-        return StepResult(tokens, logprobs, prompts)
+        return StepResult(self.drawn.token_ids.tolist(), logprobs, prompts)

@@ -77,7 +77,7 @@ class Stepper:
         """Launches what can be launched, then waits for the oldest step's end."""
         oldest = self._in_flight or self._launch()
         if oldest is None:
-            return StepOutcome([], StepResult({}, {}), ran=False)
+            return StepOutcome([], StepResult((), {}), ran=False)
         self._in_flight = oldest  # which planning must know of
         newest = self._launch() if self._overlap and not oldest.decides_the_next else None
         self._in_flight = newest
@@ -122,9 +122,9 @@ class Stepper:
         start_ns = max(start_ns, self._ended_ns)  # it waited for the step before
         self._ended_ns = end_ns
         self._context.costs.observe_step(plan.num_tokens, len(plan.sequences), (end_ns - start_ns) / 1e9)
-        for request in step.requests:
+        for request, token in zip(step.requests, result.tokens, strict=True):
             if request.grammar:
-                request.grammar.accept(result.tokens[request.key])
+                request.grammar.accept(token)
             request.first_token_unix_ns = request.first_token_unix_ns or end_ns
         for request, num_tokens in prompts:
             request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))

@@ -44,13 +44,13 @@ def schedule_commit_us(running: int, block_size: int, steps: int) -> float:
     plan = scheduler.schedule()
     while any(seq.num_tokens > 1 for seq in plan.sequences) or len(plan.sequences) < running:
         scheduler.advance(plan)
-        scheduler.commit(plan, {seq.request.key: 7 for seq in plan.sequences if seq.sample})
+        scheduler.commit(plan, [7 for seq in plan.sequences if seq.sample])
         plan = scheduler.schedule()
     scheduler.advance(plan)
-    scheduler.commit(plan, {seq.request.key: 7 for seq in plan.sequences})
+    scheduler.commit(plan, [7] * running)
     times_us = []
     for step in range(steps):
-        tokens = dict.fromkeys((seq.request.key for seq in plan.sequences), 7 + step % 100)
+        tokens = [7 + step % 100] * running
         start = time.perf_counter()
         plan = scheduler.schedule()
         middle = time.perf_counter()

@@ -7,8 +7,10 @@ the order of their launches.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from baton.types import FinishReason
 from engine.request import Key, Request
@@ -41,7 +43,7 @@ class StepPlan(NamedTuple):
         return sum(seq.num_tokens for seq in self.sequences)
 
 
-class Advanced(NamedTuple):
+class Advanced(msgspec.Struct, frozen=True, gc=False):  # no garbage collection counts one for each sequence and step
     """What a step did for one request. `token` is None while its prompt is not finished."""
 
     request: Request
@@ -77,10 +79,13 @@ class Scheduler(ABC):
         """Takes note that `plan` is under way: what it computes counts as computed, what it draws as unknown tokens."""
 
     @abstractmethod
-    def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Advanced]:
         """Takes the oldest step's sampled tokens, and returns what it did for each request that is not over, in order.
 
         The token of a request that has been preempted meanwhile counts like any other.
+
+        Args:
+            tokens: of the plan's sequences that sample, in their order
         """
 
     @abstractmethod
@@ -100,13 +105,13 @@ class Scheduler(ABC):
 
 def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
     """Whether the newest output token ends the request."""
-    sampling, length = request.sampling, len(request.tokens)
-    num_output_tokens = length - request.num_prompt_tokens
-    if request.tokens[-1] in sampling.stop_token_ids and num_output_tokens > sampling.min_tokens:
+    tokens = request.tokens
+    length = len(tokens)
+    if tokens[-1] in request.stop_token_ids and length > request.min_len:
         return FinishReason.STOP
     if request.grammar is not None and request.grammar.over:
         return FinishReason.STOP
-    if num_output_tokens >= sampling.max_tokens or length >= max_model_len:
+    if length >= request.max_len or length >= max_model_len:
         return FinishReason.LENGTH
     return None
 
@@ -114,4 +119,4 @@ def finish_reason(request: Request, max_model_len: int) -> FinishReason | None:
 def ends_by_length(request: Request, max_model_len: int) -> bool:
     """Whether the newest token, its id known or not, is the last one that the limits allow."""
     length = len(request.tokens) + request.num_unknown_tokens  # not by the properties: this runs for all, in each step
-    return length >= max_model_len or length - request.num_prompt_tokens >= request.sampling.max_tokens
+    return length >= request.max_len or length >= max_model_len

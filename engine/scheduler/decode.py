@@ -1,7 +1,7 @@
 """The decode scheduler: continuous batching of running requests, with local prefill in what is left of the budget."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
 from engine.request import Key, Request
@@ -238,13 +238,15 @@ class DecodeScheduler(Scheduler):
                 del prefilling[request.key]
                 self._decoding[request.key] = SequencePlan(request, 1, sample=True)
 
-    def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Advanced]:
         advanced = []
         block_size, max_model_len = self._blocks.block_size, self._max_model_len
-        leaders = self._forks.by_leader
+        leaders, drawn = self._forks.by_leader, iter(tokens)
         for (request, num_tokens, sample), computed in zip(plan.sequences, self._computed.popleft(), strict=True):
             request.num_steps_in_flight -= 1
-            request.num_unknown_tokens -= sample
+            if sample:
+                request.num_unknown_tokens -= 1
+                token = next(drawn)
             if request.is_over:
                 self._blocks.settle(request)
                 continue
@@ -253,7 +255,6 @@ class DecodeScheduler(Scheduler):
             if not sample:
                 advanced.append(Advanced(request, None, None))
                 continue
-            token = tokens[request.key]
             request.tokens.append(token)
             finish = finish_reason(request, max_model_len)
             advanced.append(Advanced(request, token, finish))

@@ -3,7 +3,7 @@
 Its steps are committed before anything else is done to it: a chunk's KV is sent as soon as it is computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
 from engine.request import Key, Request
@@ -83,13 +83,13 @@ class PrefillScheduler(Scheduler):
         for request, num_tokens, _ in plan.sequences:
             request.num_computed_tokens += num_tokens
 
-    def commit(self, plan: StepPlan, tokens: Mapping[Key, int]) -> list[Advanced]:
-        advanced = []
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Advanced]:
+        advanced, drawn = [], iter(tokens)
         for request, _, sample in plan.sequences:
             self._blocks.register(request)
             if sample:
                 del self._running[request.key]
-                request.tokens.append(tokens[request.key])
+                request.tokens.append(next(drawn))
                 advanced.append(Advanced(request, request.tokens[-1], finish_reason(request, self._max_model_len)))
             else:
                 advanced.append(Advanced(request, None, None))

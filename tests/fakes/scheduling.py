@@ -62,7 +62,7 @@ class DecodeFixture:
         """Plans a step, whose draws are all `token`; with `overlap`, it is the one before that is committed."""
         oldest, drawn = self._in_flight = self._in_flight or self._launch(token)
         self._in_flight = self._launch(token) if self._overlap else None
-        return oldest, self.scheduler.commit(oldest, drawn)
+        return oldest, self.scheduler.commit(oldest, [*drawn.values()])
 
     def _launch(self, token: int) -> tuple[StepPlan, dict[Key, int]]:
         before = self._in_flight[1] if self._in_flight else {}
@@ -88,8 +88,7 @@ class DecodeFixture:
 
 def commit(scheduler: Scheduler, plan: StepPlan, token: int = 1) -> list[Advanced]:
     scheduler.advance(plan)
-    tokens: dict[Key, int] = {seq.request.key: token for seq in plan.sequences if seq.sample}
-    return scheduler.commit(plan, tokens)
+    return scheduler.commit(plan, [token for seq in plan.sequences if seq.sample])
 
 
 def step(scheduler: Scheduler, token: int = 1) -> tuple[StepPlan, list[Advanced]]:
