@@ -111,6 +111,8 @@ def _warnings(a: Run, b: Run, windows: Sequence[Windows]) -> list[str]:
     if differences:
         told = ", ".join(f"{name} {one.get(name)} and {other.get(name)}" for name in differences)
         found.append(f"The loads differ: {told}.")
+    if not differences and a.info.options.seed != b.info.options.seed:
+        found.append("The requests came at other times in B: the runs have different --seed.")
     if a.info.machine != b.info.machine:
         found.append(f"The clients ran on different machines: {a.info.machine}; {b.info.machine}.")
     for name, run in (("A", a), ("B", b)):

@@ -122,7 +122,7 @@ def cells(folder: Path, configurations: Sequence[Configuration], rates: Sequence
 
 
 def cell_seed(plan: Plan, rate: float) -> int:
-    """Of a cell's load: the same for all configurations, another one for each rate.
+    """Of a cell's prompts: the same for all configurations, another one for each rate.
 
     With one seed for all, a rate would find the prompts of the rate before in the prefix cache.
     """

@@ -1,12 +1,14 @@
 """What is computed from rows: latencies, goodput, misses, the client's verdict on itself, result lines, files."""
 
+import asyncio
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
 
-from baton.bench.load.lag import ClientLag, bottleneck
+from baton.bench.load.lag import ClientLag, LagMonitor, bottleneck
 from baton.bench.load.options import LoadOptions
 from baton.bench.percentiles import distribution
 from baton.bench.result_lines import result_lines
@@ -19,8 +21,8 @@ from baton.errors import BatonError
 
 
 def row(number: int, arrivals_ms: list[float], end_s: float = 1.0, **fields: object) -> RequestRow:
-    values = {"input_tokens": 10, "output_tokens": len(arrivals_ms)} | fields
-    return RequestRow(number, 0, 0, 0.0, 0.5, end_s, arrivals_ms=arrivals_ms, **values)  # type: ignore[arg-type]
+    values = {"input_tokens": 10, "output_tokens": len(arrivals_ms), "scheduled_s": 0.0, "sent_s": 0.5} | fields
+    return RequestRow(number, 0, 0, end_s=end_s, arrivals_ms=arrivals_ms, **values)  # type: ignore[arg-type]
 
 
 FAST = row(0, [100.0, 110.0, 120.0, 150.0])
@@ -106,6 +108,18 @@ def test_the_client_says_that_it_is_the_bottleneck() -> None:
     assert "process 1: its event loop was 7.0 ms behind (p99), requests were sent 11.0 ms late (p99)" in said
     assert "95%" in said
     assert "process 0" not in said
+
+
+async def test_a_stall_of_the_event_loop_counts_as_long_as_it_was() -> None:
+    monitor = LagMonitor(0)
+    monitor.start()
+    await asyncio.sleep(0.02)
+    time.sleep(0.3)  # noqa: ASYNC251  # the stall that is to be measured
+    await asyncio.sleep(0.02)
+    lag = monitor.stop([row(0, [1.0], sent_s=0.7, scheduled_s=0.5)])
+    assert lag.loop_lag_max_ms > 280
+    assert lag.loop_lag_p99_ms > 200  # one timer of a few was late, but for most of the time
+    assert lag.lateness_p99_ms == pytest.approx(200)
 
 
 def test_result_lines_say_what_was_varied_and_what_is_doubtful() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from baton.bench.plot.axis import Axis
 from baton.bench.plot.chart import Chart
-from baton.bench.report.page import charts, heading, notes, page, table
+from baton.bench.report.page import charts, heading, notes, page, paragraph, table
 from baton.bench.run_folder import REPORT
 from baton.bench.summary import Summary
 from baton.bench.summary_rows import show
@@ -15,14 +15,14 @@ from baton.bench.sweep import Outcome
 
 HEADER = (
     "configuration",
-    "req/s sent",
-    "TTFT p50, ms",
-    "TTFT p99, ms",
-    "ITL p50, ms",
-    "ITL p99, ms",
-    "worst gap p99, ms",
-    "output tok/s",
-    "goodput, req/s",
+    "req/s",
+    "TTFT p50",
+    "TTFT p99",
+    "ITL p50",
+    "ITL p99",
+    "gap p99",
+    "tok/s",
+    "good/s",
     "failed",
 )
 Figure = Callable[[Summary], float]
@@ -51,20 +51,21 @@ def sweep_rows(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 def sweep_report(found: Sequence[Outcome], command: str, folder: Path) -> str:
     """One HTML document, to stand in `folder`; it names the cells' own reports, which stand below."""
-    doubts = [
-        f"{outcome.cell.configuration} at {outcome.cell.rate:g}: {note}" for outcome in found for note in outcome.notes
-    ]
-    links = [(outcome.cell, os.path.relpath(outcome.cell.folder / REPORT, folder)) for outcome in found]
-    items = [
-        f"<a href='{escape(path, quote=True)}'>{escape(cell.configuration)} at {cell.rate:g}</a>"
-        for cell, path in links
-    ]
+    doubts = [f"{outcome.cell.name}: {note}" for outcome in found for note in outcome.notes]
+    items = []
+    for outcome in found:
+        path = escape(os.path.relpath(outcome.cell.folder / REPORT, folder), quote=True)
+        items.append(f"<a href='{path}'>{escape(outcome.cell.name)}</a>")
     return page(
         "Sweep",
         notes(doubts),
         table([("Command", command)]),
         heading("Cells"),
         table(sweep_rows(found), HEADER),
+        paragraph(
+            "Requests a second sent; latencies in ms, the gap being a request's longest between tokens; output tokens "
+            "a second; requests a second within the SLO."
+        ),
         heading("Charts"),
         charts(_charts(found)),
         heading("Each cell's own report"),

@@ -6,10 +6,17 @@ import grpc
 
 from baton.bench.targets.base import Arrivals, Ask, Failure, Served, Target, now_s
 from baton.errors import BatonError, ErrorCode
-from baton.grpc_util.server import CHANNEL_OPTIONS
+from baton.grpc_util.server import TRANSPORT_MAX_BYTES
 from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 _LIST_TIMEOUT_S = 10.0
+# No keepalive: a server that is too busy to answer pings is to be measured, not given up.
+_OPTIONS = (
+    ("grpc.max_receive_message_length", TRANSPORT_MAX_BYTES),
+    ("grpc.max_send_message_length", TRANSPORT_MAX_BYTES),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in its stubs
 
 
@@ -20,7 +27,7 @@ class GrpcTarget(Target):
         self._address, self._temperature = address, temperature
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
         self._generate = self._channel.unary_stream(
             "/baton.v1.Inference/Generate", None, response_deserializer=inference_pb2.GenerateResponse.FromString
         )

@@ -74,6 +74,9 @@ def serve(
         str | None, typer.Option(help="Goodput counts requests within it: ttft=500ms,itl=40ms,tpot=…,gap=…,e2e=…")
     ] = None,
     seed: Annotated[int, typer.Option(help="Arrivals and prompts are the same for the same seed.")] = 0,
+    prompt_seed: Annotated[
+        int | None, typer.Option(help="Other prompts at the same arrivals, so that none is cached from a run before.")
+    ] = None,
     vocab_size: Annotated[int, typer.Option(help="Prompts are token ids from 100 up to this.")] = 30_000,
     temperature: Annotated[float, typer.Option(help="0 is greedy. Answers do not end before their length.")] = 0.0,
     processes: Annotated[int, typer.Option(help="Of the client; raise it when the client is the bottleneck.")] = 1,
@@ -106,7 +109,7 @@ def serve(
         model=model,
         workload=WorkloadOptions(
             kind=workload,
-            seed=seed,
+            seed=seed if prompt_seed is None else prompt_seed,
             vocab_size=vocab_size,
             input_tokens=input_tokens,
             output_tokens=output_tokens,

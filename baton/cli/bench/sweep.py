@@ -36,7 +36,7 @@ from baton.errors import BatonError, ErrorCode, invalid
 from baton.local import LocalStack
 
 _END_S = 30.0  # an interrupted load has so long to write what has come
-_GIVEN = ("--target", "--rate", "--seed", "--out", "--concurrency")  # by the sweep, to each cell
+_GIVEN = ("--target", "--rate", "--seed", "--prompt-seed", "--out", "--concurrency")  # by the sweep, to each cell
 
 
 def sweep(
@@ -112,7 +112,8 @@ def _target(configuration: Configuration) -> Iterator[str]:
 
 def _measure(plan: Plan, cell: Cell, target: str) -> str | None:
     """Runs one cell; what went wrong. Its output goes to a file beside its folder."""
-    flags = ["--target", target, "--rate", f"{cell.rate:g}", "--seed", str(cell_seed(plan, cell.rate))]
+    flags = ["--target", target, "--rate", f"{cell.rate:g}", "--seed", str(plan.seed)]
+    flags += ["--prompt-seed", str(cell_seed(plan, cell.rate))]
     command = [sys.executable, "-m", "baton.cli", "bench", "serve", *plan.arguments, *flags, "--out", str(cell.folder)]
     cell.folder.parent.mkdir(parents=True, exist_ok=True)
     log = cell.folder.with_name(f"{cell.folder.name}.log")
@@ -130,9 +131,9 @@ def _measure(plan: Plan, cell: Cell, target: str) -> str | None:
 
 
 def _report(console: Console, found: Sequence[Outcome], out: Path) -> None:
-    table = Table()
+    table = Table(caption="latencies in ms; good/s: requests a second within the SLO", caption_justify="left")
     for position, column in enumerate(HEADER):
-        table.add_column(column, justify="right" if position else "left")
+        table.add_column(column, justify="right" if position else "left", overflow="fold")
     for row in sweep_rows(found):
         table.add_row(*row)
     console.print(table)
