@@ -65,11 +65,13 @@ class _Receiver:
 class InprocNetwork:
     """One per test or process; senders and receivers get it from whoever makes them.
 
-    `choose_fault`, where set, is asked once for each write that no injected fault took.
+    `choose_fault`, where set, is asked once for each write that no injected fault took; `choose_bit` says which of a
+    corrupted write's bits changes.
     """
 
     def __init__(self) -> None:
         self.choose_fault: Callable[[InprocWrite], Fault | None] | None = None
+        self.choose_bit: Callable[[int], int] = lambda num_bits: 0  # of a write that is corrupted
         self._injected: deque[Fault] = deque()
         self._receivers: dict[str, _Receiver] = {}
         self._held: list[InprocWrite] = []
@@ -145,11 +147,15 @@ class InprocNetwork:
             return _ERRORS[fault]
         receiver.pool[dst] = write.pool[src]
         if fault is Fault.CORRUPT:
-            receiver.pool[dst[0], 0] ^= 1
+            self._flip(receiver.pool, dst)
         if write.notification is not None:
             times = 1 if fault is None else _TIMES_NOTIFIED.get(fault, 1)
             receiver.arrived.extend([Notification(write.sender, write.notification)] * times)
         return WriteOutcome.LANDED
+
+    def _flip(self, pool: NDArray[np.uint8], blocks: NDArray[np.int32]) -> None:
+        byte, bit = divmod(self.choose_bit(8 * len(blocks) * pool.shape[1]), 8)
+        pool[blocks[byte // pool.shape[1]], byte % pool.shape[1]] ^= 1 << bit
 
     def _fault_for(self, write: InprocWrite) -> Fault | None:
         if write.fault_decided:
