@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
 VENV_FLAGS ?=
 
-.PHONY: demo test model lint protos protos-check up bench-cpu bench-engine bench-check clean
+.PHONY: demo test model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
@@ -65,6 +65,9 @@ bench-cpu: $(BIN)/.installed-test
 bench-engine: $(BIN)/.installed model
 	$(BIN)/python benchmarks/engine/scheduling.py
 	$(BIN)/python benchmarks/engine/prefix_ttft.py
+
+faults: $(BIN)/.installed-test
+	$(BIN)/python benchmarks/reliability/faults.py
 
 bench-check: $(BIN)/.installed
 	$(BIN)/python benchmarks/check.py

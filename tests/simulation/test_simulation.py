@@ -1,11 +1,5 @@
 """10,000 schedules, and that the simulation notices what would go wrong without the product's defences."""
 
-import json
-import os
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,12 +10,12 @@ from engine.block_pool import BlockPool
 from engine.grants import GrantTable, OpenGrant
 from engine.roles import decode
 from kv_transfer.inproc import Fault
+from tests.simulation.processes import explore
 from tests.simulation.schedule import Ask, Event, Happening, PointFault, Schedule, draw
 from tests.simulation.shrink import shrink
 from tests.simulation.world import World, simulate
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SCHEDULES, PROCESSES = 10_000, 2
+SCHEDULES = 10_000
 PROMPT = tuple(range(1, 41))  # 5 blocks
 ONE = Schedule(1, 1, 1, 14, 14, (Ask(0.0, PROMPT, 6, 0),))
 
@@ -32,22 +26,9 @@ def with_faults(*faults: PointFault, asks: tuple[Ask, ...] = ONE.asks, **more: A
 
 @pytest.mark.timeout(900)
 def test_no_schedule_gives_a_wrong_token_a_leak_or_a_lost_request() -> None:
-    each = SCHEDULES // PROCESSES
-    command = [sys.executable, "-m", "tests.simulation", "--schedules", str(each), "--first-seed"]
-    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
-    running = [
-        subprocess.Popen([*command, str(number * each)], env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for number in range(PROCESSES)
-    ]
-    outputs = [process.communicate()[0] for process in running]
-    print(*outputs, sep="\n")
-    counts: Counter[str] = Counter()
-    for output in outputs:
-        last = json.loads(output.splitlines()[-1])
-        counts.update({key: last[key] for key in ("fault_schedules", "wrong", "leaked", "lost")})
-    print(f"fault_schedules: {dict(counts)}")
-    assert counts == {"fault_schedules": SCHEDULES, "wrong": 0, "leaked": 0, "lost": 0}, "\n".join(outputs)
-    assert [process.returncode for process in running] == [0] * PROCESSES
+    counts, output = explore(SCHEDULES)
+    print(output, counts, sep="\n")
+    assert counts == {"fault_schedules": SCHEDULES, "wrong": 0, "leaked": 0, "lost": 0}, output
 
 
 def test_a_schedule_runs_the_same_way_each_time() -> None:
