@@ -15,6 +15,8 @@ class Happening(enum.StrEnum):
 
     KILL = "kill"  # and a restart under the same name and address `seconds` later
     STOP = "stop"  # SIGSTOP, and SIGCONT `seconds` later
+    MOVE = "move"  # a decode worker wants to hand on what it runs
+    DRAIN = "drain"  # and the worker's end `seconds` later, and a restart
     GATEWAY_KILL = "gateway_kill"
     REDIS_DOWN = "redis_down"  # for `seconds`
     REDIS_FLUSH = "redis_flush"
@@ -138,7 +140,7 @@ def _ask(rng: random.Random) -> Ask:
 
 
 def _event(rng: random.Random, names: list[str]) -> Event:
-    kinds = (*([Happening.KILL] * 5), *([Happening.STOP] * 5), *Happening)
+    kinds = (*([Happening.KILL] * 4), *([Happening.STOP] * 4), Happening.MOVE, Happening.MOVE, *Happening)
     what = rng.choice(kinds)
     seconds = rng.choice((0.05, 0.5, 2.0, 4.0, 8.0, 20.0))
     return Event(round(rng.uniform(0, 0.5), 4), what, rng.choice(names), seconds)

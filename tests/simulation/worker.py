@@ -11,6 +11,7 @@ from baton.directory.base import WorkerRecord
 from baton.directory.registrar import WorkerRegistrar
 from baton.rpc import worker_pb2_grpc
 from baton.types import Role, WorkerRef
+from baton.worker.admission import Admission
 from decode_service.servicer import DecodeServicer
 from engine.block_pool import BlockPool
 from engine.client import EngineClient
@@ -68,9 +69,11 @@ class SimulatedContext(EngineContext):
 class SimulatedEngine(EngineClient):
     """The service's handle on a core in the same process: commands and events go through a worker's hands."""
 
-    def __init__(self, name: str, send: Callable[[Command], None]) -> None:
+    def __init__(self, name: str, role: Role, send: Callable[[Command], None]) -> None:
         self.on_cache_change = None
         self._worker_name = name
+        self._can_send = role is Role.DECODE
+        self._idle = asyncio.Event()
         self._streams = {}
         self._abort_waiters = {}
         self._call_waiters = {}
@@ -117,14 +120,20 @@ class Worker:
         context = SimulatedContext(config, self._num_blocks, self._emit)
         pool = context.runner.pool
         region = PoolRegion(pool.data_ptr(), pool.shape[0], context.runner.layout.block_bytes)
-        self.engine = SimulatedEngine(self.name, self._take)
+        self.admission = Admission(self.name)
+        self.engine = SimulatedEngine(self.name, self.role, self._take)
         self.host = Host(self._handlers())
+        self._senders: list[InprocSender] = []
+
+        def open_sender() -> InprocSender:
+            self._senders.append(InprocSender(region, self.name, world.kv))
+            return self._senders[-1]
+
         if self.role is Role.PREFILL:
-            self.sender = InprocSender(region, self.name, world.kv)
-            self._inner: EngineRole = PrefillRole(context, self.sender)
+            self._inner: EngineRole = PrefillRole(context, open_sender())
         else:
             self.receiver = InprocReceiver(region, self.name, world.kv)
-            self._inner = DecodeRole(context, self.receiver)
+            self._inner = DecodeRole(context, self.receiver, open_sender)
         self.engine_role = GrammarGate(context, self._inner)
         self._core = EngineCore(cast(CoreChannel, None), context, self.engine_role)
         world.network.hosts[self.address] = self.host
@@ -147,10 +156,10 @@ class Worker:
                 found.update({f"/{service}/{method}": handler for method, handler in handlers.items()})
 
         if self.role is Role.PREFILL:
-            prefill = PrefillServicer(self.engine, SILENT, self.name)
+            prefill = PrefillServicer(self.engine, SILENT, self.name, self.admission)
             worker_pb2_grpc.add_PrefillWorkerServicer_to_server(prefill, Collector())
         else:
-            decode = DecodeServicer(self.engine, SILENT, self.name)
+            decode = DecodeServicer(self.engine, SILENT, self.name, self.admission)
             worker_pb2_grpc.add_DecodeWorkerServicer_to_server(decode, Collector())
         return found
 
@@ -224,12 +233,18 @@ class Worker:
         if not self.alive:
             return
         self.host.die()
-        if self.role is Role.PREFILL:
-            self.sender.close()
-        else:
+        for sender in self._senders:
+            sender.close()
+        if self.role is Role.DECODE:
             self.receiver.close()
         if self._registrar is not None and self._registrar._task is not None:
             self._registrar._task.cancel()
+
+    def drain(self) -> None:
+        """Takes nothing new, and hands on what it runs."""
+        if self.alive:
+            self.admission.drain()
+            self.engine.ask_to_move()
 
     def stop(self) -> None:
         """SIGSTOP."""

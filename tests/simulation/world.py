@@ -178,6 +178,12 @@ class World:
                 self._kill(self.workers[event.target], event.seconds)
             case Happening.STOP:
                 self._stop(self.workers[event.target], event.seconds)
+            case Happening.MOVE:
+                if self.workers[event.target].alive:
+                    self.workers[event.target].engine.ask_to_move()
+            case Happening.DRAIN:
+                self.workers[event.target].drain()
+                self._at(event.seconds, self._kill, self.workers[event.target], 0.2)
             case Happening.GATEWAY_KILL:
                 if self.gateway is not None:
                     self.gateway.kill()
