@@ -1,6 +1,9 @@
 """Between the protocol's messages and the types of `baton.types`."""
 
+import hashlib
 from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
 
 from baton.errors import invalid
 from baton.rpc import kv_pb2, sampling_pb2, worker_pb2
@@ -23,6 +26,7 @@ _FINISH_TO_PB = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
 }
+_CHECKSUM_BYTES = 8
 _FINISH_FROM_PB = {pb: reason for reason, pb in _FINISH_TO_PB.items()}
 
 
@@ -211,8 +215,8 @@ def grant_from_pb(pb: kv_pb2.Grant) -> Grant:
 
 
 def encode_kv_ready(ready: KvReady) -> bytes:
-    """The payload of a KV write's notification."""
-    return kv_pb2.KvReady(
+    """The payload of a KV write's notification, behind a checksum: the first token in it is part of the answer."""
+    message = kv_pb2.KvReady(
         grant_id=ready.grant_id,
         request_id=ready.request_id,
         epoch=ready.epoch,
@@ -227,11 +231,19 @@ def encode_kv_ready(ready: KvReady) -> bytes:
         sent_unix_ns=ready.sent_unix_ns,
         drawn_token_ids=ready.drawn_tokens,
     ).SerializeToString()
+    return _checksum(message) + message
+
+
+def _checksum(message: bytes) -> bytes:
+    return hashlib.blake2b(message, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def decode_kv_ready(payload: bytes) -> KvReady:
-    """Raises `google.protobuf.message.DecodeError` when `payload` is no KvReady."""
-    pb = kv_pb2.KvReady.FromString(payload)
+    """Raises `google.protobuf.message.DecodeError` when `payload` is no KvReady, or not as it was sent."""
+    checksum, message = payload[:_CHECKSUM_BYTES], payload[_CHECKSUM_BYTES:]
+    if checksum != _checksum(message):
+        raise DecodeError("its checksum does not fit")
+    pb = kv_pb2.KvReady.FromString(message)
     return KvReady(
         grant_id=pb.grant_id,
         request_id=pb.request_id,

@@ -74,6 +74,14 @@ def test_an_answer_survives_a_flipped_bit(seed: int) -> None:
     assert sum(mismatches) == 1
 
 
+@pytest.mark.parametrize("action", ["drop", "duplicate", "corrupt", "later"])
+@pytest.mark.parametrize("seed", range(10))
+def test_an_answer_survives_any_fault_of_kv_ready(action: str, seed: int) -> None:
+    outcome = simulate(with_faults(PointFault("kv_ready.received", 1, action, 0.5), prefill=2, decode=2, seed=seed))
+    assert not outcome.failed
+    assert outcome.ends == ["finished: length"]
+
+
 def test_flipped_bits_are_noticed_without_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     flipped = with_faults(PointFault("kv.write", 1, "corrupt"))
     assert not simulate(flipped).failed

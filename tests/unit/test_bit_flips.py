@@ -3,9 +3,13 @@
 import random
 from pathlib import Path
 
+import pytest
 import torch
+from google.protobuf.message import DecodeError
 
-from baton.convert import decode_kv_ready
+from baton.convert import decode_kv_ready, encode_kv_ready
+from baton.faults import flip
+from baton.types import ChunkDigest, KvReady, WorkerRef
 from engine.messages import Admitted, Finished
 from tests.fakes.role_pair import BLOCK, PROMPT, Pair, of, turn
 
@@ -38,6 +42,16 @@ def test_every_flipped_bit_is_seen(tiny_llama: Path) -> None:
     assert of(pair.decode_events, "a", Admitted)
     pair.assert_at_rest()
     pair.close()
+
+
+def test_every_flipped_bit_of_a_kv_ready_is_seen() -> None:
+    """Its first token is drawn by prefill and told to the client by decode's continuation: no digest covers it."""
+    ready = KvReady("g", "r", 1, "life", WorkerRef("p", "life"), (ChunkDigest(0, 47, 2**63),), 40, 1, 10**18)
+    payload = encode_kv_ready(ready)
+    assert decode_kv_ready(payload) == ready
+    for bit in range(8 * len(payload)):
+        with pytest.raises(DecodeError):
+            decode_kv_ready(flip(payload, bit))
 
 
 def _flip(words: torch.Tensor, block: int, token: int, place: int, bit: int) -> None:
