@@ -133,7 +133,7 @@ def _ask(rng: random.Random) -> Ask:
     elif kind < 0.35:
         more["stops_after"] = rng.randrange(1, 6)
     stops = tuple(rng.sample(range(VOCAB), 3)) if rng.random() < 0.3 else ()
-    most = min(rng.choice((1, 2, 6, 12, 30)), MAX_LEN - len(prompt) - 1)
+    most = min(rng.choice((1, 2, 6, 12, 30, 40)), MAX_LEN - len(prompt) - 1)
     # Some come when leases and quarantines of the others are over.
     at_s = rng.uniform(0, 0.3) if rng.random() < 0.75 else rng.uniform(3.0, 9.0)
     return Ask(round(at_s, 4), prompt, most, rng.randrange(3), stops, **more)
@@ -142,6 +142,8 @@ def _ask(rng: random.Random) -> Ask:
 def _event(rng: random.Random, names: list[str]) -> Event:
     kinds = (*([Happening.KILL] * 4), *([Happening.STOP] * 4), Happening.MOVE, Happening.MOVE, *Happening)
     what = rng.choice(kinds)
+    if what is Happening.MOVE:
+        names = [name for name in names if name.startswith("decode")]
     seconds = rng.choice((0.05, 0.5, 2.0, 4.0, 8.0, 20.0))
     return Event(round(rng.uniform(0, 0.5), 4), what, rng.choice(names), seconds)
 
