@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +11,10 @@ from baton.model_config.rope import RopeSpec
 from baton.model_spec import ModelSpec
 from baton.types import FinishReason, KvLayout, SamplingParams
 from engine.config import EngineConfig
-from engine.runner import StepResult
+from engine.request import Key, Request
 from engine.scheduler.base import BlockCopies, StepPlan
 from engine.scheduler.costs import PreemptionCosts
+from engine.step_in_flight import StepResult
 
 BLOCK = 8
 VOCAB = 64
@@ -89,6 +91,9 @@ class SimulatedRunner:
         self.pool = torch.zeros((num_blocks, 1, 1, 2, BLOCK, 2), dtype=torch.float32)
         self._words = self.pool.view(torch.int64).numpy().view(np.uint64).reshape(num_blocks, 2, BLOCK)
         self._host = np.zeros((0, 2, BLOCK), dtype=np.uint64)
+        self._launched: SimulatedStep | None = None
+        self.on_gpu = False
+        self.drawn: dict[Key, int] = {}  # the newest token of each request
 
     def open_swap_space(self, num_bytes: int, costs: PreemptionCosts) -> int:
         self._host = np.zeros((num_bytes // self.layout.block_bytes, 2, BLOCK), dtype=np.uint64)
@@ -96,27 +101,77 @@ class SimulatedRunner:
         return len(self._host)
 
     def swap(self, copies: BlockCopies) -> None:
+        self._finish()
         for device, host in copies.outs:
             self._host[host] = self._words[device]
         for host, device in copies.ins:
             self._words[device] = self._host[host]
 
     def clear_tail(self, block_id: int, num_tokens: int) -> None:
+        self._finish()
         self._words[block_id, :, num_tokens:] = 0
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        drawn = {}
-        for request, num_tokens, sample in plan.sequences:
-            start, blocks = request.num_computed_tokens, request.block_ids
-            before = int(self._words[blocks[(start - 1) // BLOCK], 0, (start - 1) % BLOCK]) if start else 0
-            for position in range(start, start + num_tokens):
-                before = _word(before, request.tokens[position], position)
-                self._words[blocks[position // BLOCK], :, position % BLOCK] = before, before ^ _MASK
-            if sample:
-                count = start + num_tokens
-                kept = self._words[blocks[: -(-count // BLOCK)]]
-                keys = kept[:, 0].reshape(-1)[:count]
-                values = kept[:, 1].reshape(-1)[:count]
-                words = np.where(keys == ~values, keys, np.uint64(1)).tobytes()
-                drawn[request.key] = _draw(words, request.sampling.seed, request.num_output_tokens)
-        return StepResult(drawn, {})
+    def launch(self, plan: StepPlan) -> "SimulatedStep":
+        """Computes nothing before somebody waits for it, or for what was launched behind it: the device is late."""
+        self._finish()
+        self._launched = SimulatedStep(self, plan)
+        return self._launched
+
+    def _finish(self) -> None:
+        if self._launched is not None:
+            self._launched.wait()
+
+    def compute(self, part: "_Part") -> None:
+        """One sequence's share of a step."""
+        blocks, start = part.blocks, part.start
+        before = int(self._words[blocks[(start - 1) // BLOCK], 0, (start - 1) % BLOCK]) if start else 0
+        for position, token in enumerate(part.tokens or [self.drawn[part.request.key]], start):
+            before = _word(before, token, position)
+            self._words[blocks[position // BLOCK], :, position % BLOCK] = before, before ^ _MASK
+        if part.sample:
+            count = start + part.num_tokens
+            kept = self._words[blocks[: -(-count // BLOCK)]]
+            keys = kept[:, 0].reshape(-1)[:count]
+            values = kept[:, 1].reshape(-1)[:count]
+            words = np.where(keys == ~values, keys, np.uint64(1)).tobytes()
+            position = count - part.request.num_prompt_tokens
+            self.drawn[part.request.key] = _draw(words, part.request.sampling.seed, position)
+
+
+class _Part(NamedTuple):
+    """What a step does for one request, as it was at the launch."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    sample: bool
+    blocks: list[int]
+    tokens: list[int]  # []: the one that the step before draws
+
+
+class SimulatedStep:
+    """Stands for `StepInFlight`."""
+
+    def __init__(self, runner: SimulatedRunner, plan: StepPlan) -> None:
+        self._runner = runner
+        self._parts = [_part(request, num_tokens, sample) for request, num_tokens, sample in plan.sequences]
+        self._drawn: dict[Key, int] = {}
+        self._done = False
+        self.requests = [part.request for part in self._parts if part.sample]
+
+    def wait(self) -> None:
+        if not self._done:
+            self._done = True
+            for part in self._parts:
+                self._runner.compute(part)
+            self._drawn = {request.key: self._runner.drawn[request.key] for request in self.requests}
+
+    def result(self) -> StepResult:
+        self.wait()
+        return StepResult(self._drawn, {})
+
+
+def _part(request: Request, num_tokens: int, sample: bool) -> _Part:
+    start = request.num_computed_tokens
+    tokens = request.tokens[start : start + num_tokens]
+    return _Part(request, start, num_tokens, sample, list(request.block_ids), tokens)

@@ -64,6 +64,7 @@ class Schedule(msgspec.Struct, frozen=True):
     asks: tuple[Ask, ...]
     events: tuple[Event, ...] = ()
     faults: tuple[PointFault, ...] = ()
+    overlap: bool = False  # decode plans and launches a step while the one before runs
     skews_s: tuple[float, ...] = ()  # of the workers' clocks, in the order of their names
 
 
@@ -112,7 +113,7 @@ def draw(seed: int) -> Schedule:
     faults = tuple(_fault(rng) for _ in range(rng.choice((0, 1, 1, 2, 3))))
     skews = tuple(round(rng.uniform(-MAX_SKEW_S, MAX_SKEW_S), 3) for _ in names)
     sizes = rng.choice((14, 20, 30)), rng.choice((14, 20, 30))
-    return Schedule(seed, prefill, decode, *sizes, asks, events, faults, skews)
+    return Schedule(seed, prefill, decode, *sizes, asks, events, faults, rng.random() < 0.5, skews)
 
 
 def worker_names(prefill: int, decode: int) -> list[str]:

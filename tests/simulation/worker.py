@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LEASE = LeaseConfig(lease_s=3.0, longest_write_s=0.5, clock_margin_s=0.25)
-STEPS = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8, growth_reserve_blocks=1)
+STEPS = {
+    overlap: SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=8, growth_reserve_blocks=1, overlap_steps=overlap)
+    for overlap in (False, True)
+}
 _PIPE_S = 0.0003  # between service and core
 _SOONEST_S, _LATEST_S = 0.002, 0.1  # between looks at transfers, while nothing happens; less often each time
 
@@ -114,7 +117,14 @@ class Worker:
         ref = WorkerRef(self.name, f"{self.name}-life-{self._lives}")
         cache = CacheConfig(BLOCK, None, swap_space_bytes=8 * 128)
         config = EngineConfig(
-            "", self.role, ref, connector="inproc", max_model_len=MAX_LEN, cache=cache, scheduler=STEPS, lease=LEASE
+            "",
+            self.role,
+            ref,
+            connector="inproc",
+            max_model_len=MAX_LEN,
+            cache=cache,
+            scheduler=STEPS[world.schedule.overlap],
+            lease=LEASE,
         )
         self._inbox, self._events = [], deque()
         context = SimulatedContext(config, self._num_blocks, self._emit)
