@@ -33,7 +33,8 @@ def _from_server(error: Exception) -> grpc.aio.AioRpcError:
 class ServerContext:
     """The server's end of a call."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_metadata: Callable[[], None] = lambda: None) -> None:
+        self._on_metadata = on_metadata
         self._callbacks: list[Callable[[Any], None]] = []
         self._done = False
 
@@ -42,6 +43,9 @@ class ServerContext:
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self._callbacks.append(callback)
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        self._on_metadata()
 
     def end(self) -> None:
         if not self._done:
@@ -65,7 +69,8 @@ class Call:
         self._over = False
         self._last_at = 0.0  # when the newest message of the server arrives
         self._server_task: asyncio.Task[Any] | None = None
-        self._context = ServerContext()
+        self._begun = asyncio.Event()  # as far as the client knows
+        self._context = ServerContext(self._send_begun)
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             late = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -169,7 +174,18 @@ class Call:
         self._last_at = max(self._last_at + 1e-6, self._loop.time() + self.network.latency_s())
         self._loop.call_at(self._last_at, self._end, error)
 
+    def _send_begun(self) -> None:
+        self._last_at = max(self._last_at + 1e-6, self._loop.time() + self.network.latency_s())
+        self._loop.call_at(self._last_at, self._begun.set)
+
+    async def wait_begun(self) -> None:
+        """Until the server's first word, or the end."""
+        await self._begun.wait()
+        if self._over and self._error is not None and not self._responses:
+            raise self._error
+
     def _deliver(self, payload: bytes) -> None:
+        self._begun.set()
         if not self._over:
             self._responses.append(payload)
             self._arrived.set()
@@ -178,6 +194,7 @@ class Call:
         if self._over:
             return
         self._over, self._error = True, error
+        self._begun.set()
         self._arrived.set()
         if self._timer:
             self._timer.cancel()
@@ -226,6 +243,10 @@ class StreamCall:
     def __init__(self, call: Call, read: Callable[[bytes], Any]) -> None:
         self._call = call
         self._read = read
+
+    async def initial_metadata(self) -> tuple[tuple[str, str], ...]:
+        await self._call.wait_begun()
+        return ()
 
     def __aiter__(self) -> "StreamCall":
         return self

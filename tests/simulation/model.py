@@ -100,10 +100,12 @@ class SimulatedRunner:
         costs.observe_copy(1, 1e-4)
         return len(self._host)
 
-    def swap(self, copies: BlockCopies) -> None:
+    def copy_blocks(self, copies: BlockCopies) -> None:
         self._finish()
         for device, host in copies.outs:
             self._host[host] = self._words[device]
+        for source, target in copies.within:
+            self._words[target] = self._words[source]
         for host, device in copies.ins:
             self._words[device] = self._host[host]
 

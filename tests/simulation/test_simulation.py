@@ -93,14 +93,15 @@ def test_flipped_bits_are_noticed_without_digests(monkeypatch: pytest.MonkeyPatc
 def test_late_writes_are_noticed_without_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
     others = tuple(Ask(0.01 + number / 50, tuple(range(20 + number, 60 + number)), 30, 0) for number in range(3))
     late = with_faults(PointFault("kv.write", 1, "late", 0.4), asks=(*ONE.asks, *others), prefill=2)
-    assert not simulate(late).failed
+    timings = [msgspec.structs.replace(late, seed=seed) for seed in range(8)]
+    assert not any(simulate(schedule).failed for schedule in timings)
     close = GrantTable.close
 
     def close_at_once(table: GrantTable, entry: OpenGrant, fenced: bool) -> None:
         close(table, entry, True)
 
     monkeypatch.setattr(GrantTable, "close", close_at_once)
-    assert simulate(late).wrong
+    assert any(simulate(schedule).wrong for schedule in timings)
 
 
 def test_a_leak_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

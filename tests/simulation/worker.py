@@ -213,6 +213,9 @@ class Worker:
             computed, busy = self._run_once()
         except Killed:
             computed = busy = False
+        except Exception as error:  # would end a real core
+            self._world.outcome.wrong.append(f"{self.name}: {error!r}")
+            computed = busy = False
         finally:
             clock.skew_s = 0.0
             self._world.turning = None

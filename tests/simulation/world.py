@@ -15,11 +15,12 @@ from baton.faults import Point, flip
 from baton.types import Role, SamplingParams
 from gateway.attempt import Finished, Tokens
 from gateway.config import Limits
-from gateway.orchestrator import Orchestrator, Run
+from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.request_trace import RequestTrace
 from gateway.retry import RetryPolicy
 from gateway.router import LongestPrefix
+from gateway.run_group import RunGroup
 from gateway.validate import ValidatedRequest
 from kv_transfer.base import Notification
 from kv_transfer.inproc import Fault, InprocNetwork, InprocWrite
@@ -90,7 +91,7 @@ class World:
         self._random = random.Random(schedule.seed + 1)
         self.workers: dict[str, Worker] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._outcome = Outcome([], [], [], [])
+        self.outcome = Outcome([], [], [], [])
         self._ready_fault: Any = None
 
     def step_s(self) -> float:
@@ -112,13 +113,13 @@ class World:
                 asyncio.set_event_loop(loop)
                 loop.run_until_complete(self._main())
         except Stuck:
-            self._outcome.lost.append("everybody waits, and nothing is due")
+            self.outcome.lost.append("everybody waits, and nothing is due")
         finally:
             faults.install(None)
             asyncio.set_event_loop(None)
             with self.clock.installed():
                 _drop(loop)
-        return self._outcome
+        return self.outcome
 
     def _connect(self, url: str) -> Any:
         host = self.connecting
@@ -153,10 +154,10 @@ class World:
         await asyncio.wait(clients, timeout=_ENDS_WITHIN_S)
         for index, client in enumerate(clients):
             if not client.done():
-                self._outcome.lost.append(f"request {index} has no end after {_ENDS_WITHIN_S:g} s")
+                self.outcome.lost.append(f"request {index} has no end after {_ENDS_WITHIN_S:g} s")
                 client.cancel()
             elif error := client.exception():
-                self._outcome.wrong.append(f"request {index}: {error!r}")
+                self.outcome.wrong.append(f"request {index}: {error!r}")
         await self._rest()
 
     async def _start_gateway(self) -> None:
@@ -242,7 +243,7 @@ class World:
         await asyncio.sleep(ask.at_s)
         gateway = self.gateway
         if gateway is None:
-            self._outcome.ends.append("refused")
+            self.outcome.ends.append("refused")
             return
         sampling = SamplingParams(
             temperature=1.0, seed=ask.seed, max_tokens=ask.max_tokens, stop_token_ids=ask.stop_token_ids
@@ -264,27 +265,27 @@ class World:
             end = f"failed: {error.code.value}"
             poison = error.code is ErrorCode.INTERNAL and "died while they computed" in error.message
             if error.code not in _ALLOWED and not poison:
-                self._outcome.wrong.append(f"request {index} failed with {error.code.value}: {error.message}")
+                self.outcome.wrong.append(f"request {index} failed with {error.code.value}: {error.message}")
         finally:
             run.cancel()
-        self._outcome.ends.append(end)
+        self.outcome.ends.append(end)
         expected, reason = oracle(ask.prompt, sampling)
         if tokens != expected[: len(tokens)]:
-            self._outcome.wrong.append(f"request {index}: got {tokens}, expected {expected}")
+            self.outcome.wrong.append(f"request {index}: got {tokens}, expected {expected}")
         if end.startswith("finished") and (tokens != expected or end != f"finished: {reason.value}"):
-            self._outcome.wrong.append(f"request {index}: {end} with {tokens}, expected {expected}, {reason.value}")
+            self.outcome.wrong.append(f"request {index}: {end} with {tokens}, expected {expected}, {reason.value}")
 
-    async def _read(self, run: Run, ask: Ask, tokens: list[int]) -> str:
+    async def _read(self, run: RunGroup, ask: Ask, tokens: list[int]) -> str:
         if ask.leaves_after == 0:
             await asyncio.sleep(self._random.uniform(0, 0.05))
             return "left"
-        async for event in run:
+        async for _, event in run:
             if isinstance(event, Tokens):
                 tokens += event.token_ids
                 if ask.leaves_after is not None and len(tokens) >= ask.leaves_after:
                     return "left"
                 if ask.stops_after is not None and len(tokens) >= ask.stops_after:
-                    await run.stop()
+                    await run.stop(0)
                     return "stopped"
             elif isinstance(event, Finished):
                 return f"finished: {event.reason.value}"
@@ -298,7 +299,7 @@ class World:
         pause_s = 0.05
         while problems := self._problems():
             if loop.time() >= give_up_at:
-                self._outcome.leaked.extend(problems)
+                self.outcome.leaked.extend(problems)
                 break
             for worker in self.workers.values():
                 worker.go_on()
