@@ -170,7 +170,7 @@ class SimulatedStep:
 
     def result(self) -> StepResult:
         self.wait()
-        return StepResult(self._drawn, {})
+        return StepResult([self._drawn[request.key] for request in self.requests], {})
 
 
 def _part(request: Request, num_tokens: int, sample: bool) -> _Part:
