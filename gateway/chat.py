@@ -16,6 +16,7 @@ from gateway.text import TextCodec
 from gateway.tools import check_tools, named_call, required_calls
 
 Generate = Callable[[inference_pb2.GenerateRequest, Any], AsyncIterator[inference_pb2.GenerateResponse]]
+MakeParser = Callable[[], AnswerParser]
 
 _FINISH = {
     sampling_pb2.FINISH_REASON_UNSPECIFIED: inference_pb2.CHAT_FINISH_REASON_UNSPECIFIED,
@@ -33,11 +34,11 @@ class ChatConfig:
 
 
 class _Plan:
-    """What is to be generated for a chat, and what will read the answer."""
+    """What is to be generated for a chat, and what will read each answer."""
 
-    def __init__(self, request: inference_pb2.GenerateRequest, parser: AnswerParser) -> None:
+    def __init__(self, request: inference_pb2.GenerateRequest, make_parser: MakeParser) -> None:
         self.request = request
-        self.parser = parser
+        self.make_parser = make_parser
 
 
 class Chat:
@@ -57,14 +58,13 @@ class Chat:
             BatonError: INVALID_ARGUMENT for tools that cannot be served; as `generate`.
         """
         plan = self._plan(request)
-        answer = _ChatAnswer(plan.parser)
+        answers: dict[int, _ChatAnswer] = {}
         async for response in generate(plan.request, context):
-            yield answer.response(response)
+            if response.index not in answers:
+                answers[response.index] = _ChatAnswer(plan.make_parser())
+            yield answers[response.index].response(response)
 
     def _plan(self, request: inference_pb2.ChatRequest) -> _Plan:
-        for field in ("n", "best_of"):
-            if (got := getattr(request.sampling, field)) > 1:
-                raise invalid(f"{field}: got {got}, expected 1 for a chat; send one request for each answer")
         check_tools(request.chat.tools)
         plain = inference_pb2.GenerateRequest(
             request_id=request.request_id,
@@ -73,15 +73,17 @@ class Chat:
             sampling=request.sampling,
             priority=request.priority,
         )
-        parser = self._calls_parser(request, plain)
-        if parser.needs_special_tokens:
+        make_parser = self._calls_parser(request, plain)
+        if make_parser().needs_special_tokens:
             plain.sampling.skip_special_tokens = False
-        if self._reasoning_parser in REASONING_PARSERS and not request.sampling.HasField("structured"):
-            parser = ThinkParser(parser, self._begins_inside(request.chat))
-        return _Plan(plain, parser)
+        # A grammar leaves no room for reasoning.
+        if self._reasoning_parser not in REASONING_PARSERS or plain.sampling.HasField("structured"):
+            return _Plan(plain, make_parser)
+        begins_inside = self._begins_inside(request.chat)
+        return _Plan(plain, lambda: ThinkParser(make_parser(), begins_inside))
 
-    def _calls_parser(self, request: inference_pb2.ChatRequest, plain: inference_pb2.GenerateRequest) -> AnswerParser:
-        """The parser for the request's tool choice; a choice that forces calls makes a grammar in `plain`."""
+    def _calls_parser(self, request: inference_pb2.ChatRequest, plain: inference_pb2.GenerateRequest) -> MakeParser:
+        """Makes the parser for the request's tool choice; a choice that forces calls makes a grammar in `plain`."""
         tools, choice = request.chat.tools, request.tool_choice
         if not tools:
             if choice.function or choice.mode not in (
@@ -91,35 +93,35 @@ class Chat:
                 raise invalid(
                     "tool_choice: got one without tools, expected some to choose from; send tools, or drop it"
                 )
-            return PlainText()
+            return PlainText
         parallel = request.parallel_tool_calls if request.HasField("parallel_tool_calls") else True
         if choice.WhichOneof("choice") == "function":
-            return self._forced(plain, NamedCall(choice.function), named_call(tools, choice.function))
+            return self._forced(plain, lambda: NamedCall(choice.function), named_call(tools, choice.function))
         match choice.mode:
             case inference_pb2.TOOL_MODE_NONE:
-                return PlainText()
+                return PlainText
             case inference_pb2.TOOL_MODE_REQUIRED:
-                return self._forced(plain, RequiredCalls(), required_calls(tools, parallel))
+                return self._forced(plain, RequiredCalls, required_calls(tools, parallel))
         if self._tool_parser is None:
             raise invalid(
                 'tool_choice: got "auto", but this model\'s chat template tells no format of tool calls; choose '
                 '"required", "none" or a function, or start the gateway with --tool-call-parser'
             )
-        return TOOL_PARSERS[self._tool_parser]()
+        return TOOL_PARSERS[self._tool_parser]
 
     def _forced(
         self,
         plain: inference_pb2.GenerateRequest,
-        parser: AnswerParser,
+        make_parser: MakeParser,
         grammar: sampling_pb2.StructuredOutput,
-    ) -> AnswerParser:
+    ) -> MakeParser:
         if plain.sampling.HasField("structured"):
             raise invalid(
                 "tool_choice: got one that forces calls together with a grammar for the answer, expected one of them; "
                 "drop the grammar, or choose auto"
             )
         plain.sampling.structured.CopyFrom(grammar)
-        return parser
+        return make_parser
 
     def _begins_inside(self, chat: inference_pb2.ChatPrompt) -> bool:
         """Whether the answer's first words are reasoning, with no opening tag of the model's own."""
@@ -129,7 +131,7 @@ class Chat:
 
 
 class _ChatAnswer:
-    """Turns the responses of Generate into those of Chat."""
+    """Turns one answer's responses of Generate into those of Chat."""
 
     def __init__(self, parser: AnswerParser) -> None:
         self._parser = parser
@@ -144,6 +146,7 @@ class _ChatAnswer:
         response = inference_pb2.ChatResponse(
             request_id=plain.request_id,
             trace_id=plain.trace_id,
+            index=plain.index,
             token_ids=plain.token_ids,
             logprobs=plain.logprobs,
             prompt_logprobs=plain.prompt_logprobs,

@@ -137,7 +137,7 @@ class WholeMessage:
 
 
 class ChatWriter:
-    """One request's answer."""
+    """One request's answers."""
 
     def __init__(self, answer_id: str, model: str, body: ChatBody, names: TokenNames) -> None:
         self._id = answer_id
@@ -145,45 +145,55 @@ class ChatWriter:
         self._body = body
         self._names = names
         self._created = int(time.time())
+        self._usages: list[tuple[int, sampling_pb2.Usage]] = []
 
     async def whole(self, stream: AsyncGenerator[inference_pb2.ChatResponse, None]) -> ChatAnswer:
-        """The answer, once it is complete."""
-        whole, of_prompt, usage = WholeMessage(), list[sampling_pb2.TokenLogprobs](), sampling_pb2.Usage()
+        """All of them, once they are complete."""
+        messages = [WholeMessage() for _ in range(self._body.num_answers)]
+        of_prompt: list[sampling_pb2.TokenLogprobs] = []
         async with aclosing(stream) as responses:
             async for response in responses:
-                whole.add(response)
+                messages[response.index].add(response)
                 of_prompt += response.prompt_logprobs
-                usage = response.usage
-        logprobs = chat_logprobs(whole.logprobs, self._names) if self._body.logprobs else None
-        choice = ChatChoice(0, whole.message(), logprobs, FINISH_REASONS[whole.finish])
-        answer = ChatAnswer(self._id, self._created, self._model, [choice], usage_answer([usage]))
+                self._note_usage(response)
+        choices = [self._choice(index, message) for index, message in enumerate(messages)]
+        answer = ChatAnswer(self._id, self._created, self._model, choices, usage_answer(self._usages))
         if self._body.prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs(of_prompt, self._names)
         return answer
 
     async def events(self, stream: AsyncGenerator[inference_pb2.ChatResponse, None]) -> AsyncGenerator[bytes, None]:
         """The role first, then one event for each response that has something to tell."""
-        begun = False
-        usage = sampling_pb2.Usage()
-        waiting: list[sampling_pb2.TokenLogprobs] = []  # of tokens whose text is held back
+        begun: set[int] = set()
+        # Of tokens whose text is held back.
+        waiting: list[list[sampling_pb2.TokenLogprobs]] = [[] for _ in range(self._body.num_answers)]
         async with aclosing(stream) as responses:
             async for response in responses:
-                if not begun:
-                    begun = True
-                    yield self._chunk(Delta(role="assistant", content=""), None, None)
-                usage = response.usage
-                waiting += response.logprobs
+                index = response.index
+                if index not in begun:
+                    begun.add(index)
+                    yield self._chunk(index, Delta(role="assistant", content=""), None, None)
+                self._note_usage(response)
+                waiting[index] += response.logprobs
                 delta, finish = _delta(response), FINISH_REASONS[response.finish_reason]
                 if delta is None and finish is None:
                     continue
-                logprobs = chat_logprobs(waiting, self._names) if self._body.logprobs and waiting else None
-                waiting = []
-                yield self._chunk(delta or Delta(), logprobs, finish)
+                held, waiting[index] = waiting[index], []
+                logprobs = chat_logprobs(held, self._names) if self._body.logprobs and held else None
+                yield self._chunk(index, delta or Delta(), logprobs, finish)
         if self._body.wants_usage:
-            yield event(ChatChunk(self._id, self._created, self._model, [], usage_answer([usage])))
+            yield event(ChatChunk(self._id, self._created, self._model, [], usage_answer(self._usages)))
 
-    def _chunk(self, delta: Delta, logprobs: ChatLogprobs | None, finish: str | None) -> bytes:
-        choice = ChunkChoice(0, delta, logprobs, finish)
+    def _choice(self, index: int, message: WholeMessage) -> ChatChoice:
+        logprobs = chat_logprobs(message.logprobs, self._names) if self._body.logprobs else None
+        return ChatChoice(index, message.message(), logprobs, FINISH_REASONS[message.finish])
+
+    def _note_usage(self, response: inference_pb2.ChatResponse) -> None:
+        if response.finish_reason:
+            self._usages.append((response.index, response.usage))
+
+    def _chunk(self, index: int, delta: Delta, logprobs: ChatLogprobs | None, finish: str | None) -> bytes:
+        choice = ChunkChoice(index, delta, logprobs, finish)
         usage: None | UnsetType = None if self._body.wants_usage else UNSET
         return event(ChatChunk(self._id, self._created, self._model, [choice], usage))
 

@@ -69,7 +69,7 @@ class _Choice:
             self._prompt_ids = self._prompt_ids[told:]
         if body.logprobs is not None and (ids or not body.stream):
             choice.logprobs = self._logprobs.write(ids, entries)
-        if body.prompt_logprobs is not None:
+        if body.prompt_logprobs is not None and response.index == 0:
             choice.prompt_logprobs = prompt_logprobs(response.prompt_logprobs, self._names)
         return choice
 
@@ -83,14 +83,15 @@ class CompletionWriter:
         self._body = body
         self._names = names
         self._created = int(time.time())
-        self._usages: list[sampling_pb2.Usage] = []
+        self._usages: list[tuple[int, sampling_pb2.Usage]] = []
 
     async def whole(self, streams: Streams) -> CompletionAnswer:
         """All choices, in the order of the prompts."""
-        choices = [_Choice(index, self._names) for index in range(len(streams))]
-        done: list[CompletionChoice | None] = [None] * len(streams)
-        texts: list[list[str]] = [[] for _ in streams]
-        async for index, response in numbered(streams):
+        choices = self._choices(streams)
+        done: list[CompletionChoice | None] = [None] * len(choices)
+        texts: list[list[str]] = [[] for _ in choices]
+        async for prompt, response in numbered(streams):
+            index = self._index(prompt, response)
             added = choices[index].add(response, self._body)
             texts[index].append(added.text)
             done[index] = _joined(done[index], added)
@@ -102,20 +103,27 @@ class CompletionWriter:
 
     async def events(self, streams: Streams) -> AsyncGenerator[bytes, None]:
         """One event for each response that has something to tell."""
-        choices = [_Choice(index, self._names) for index in range(len(streams))]
+        choices = self._choices(streams)
         usage: None | UnsetType = None if self._body.wants_usage else UNSET
-        async for index, response in numbered(streams):
+        async for prompt, response in numbered(streams):
             self._note_usage(response)
-            added = choices[index].add(response, self._body)
+            added = choices[self._index(prompt, response)].add(response, self._body)
             if added.text or added.logprobs or added.finish_reason:
                 yield event(CompletionAnswer(self._id, self._created, self._model, [added], usage))
         if self._body.wants_usage:
             total = usage_answer(self._usages)
             yield event(CompletionAnswer(self._id, self._created, self._model, [], total))
 
+    def _choices(self, streams: Streams) -> list[_Choice]:
+        return [_Choice(index, self._names) for index in range(len(streams) * self._body.num_answers)]
+
+    def _index(self, prompt: int, response: inference_pb2.GenerateResponse) -> int:
+        """Answers to the first prompt come first."""
+        return prompt * self._body.num_answers + response.index
+
     def _note_usage(self, response: inference_pb2.GenerateResponse) -> None:
         if response.finish_reason:
-            self._usages.append(response.usage)
+            self._usages.append((response.index, response.usage))
 
 
 def _joined(before: CompletionChoice | None, added: CompletionChoice) -> CompletionChoice:

@@ -32,6 +32,8 @@ def messages_of(body: CompletionBody, request_id: str) -> list[inference_pb2.Gen
     """
     if body.suffix:
         raise invalid("suffix: got a text, expected none: models here continue a prompt at its end; drop it")
+    if body.echo and body.num_answers > 1:
+        raise invalid(f"n: got {body.n} together with echo, expected 1; drop either")
     prompts = _prompts(body.prompt)
     sampling = sampling_of(body, body.max_tokens, body.logprobs)
     if body.add_special_tokens is False:

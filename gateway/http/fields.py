@@ -12,6 +12,7 @@ from gateway.http.structured import ResponseFormat, StructuredOutputs, structure
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+NumAnswers = Annotated[int, Meta(ge=-(2**31), le=1024)]  # bounds what is kept before the service looks at it
 TokenIds = Annotated[list[TokenId], Meta(max_length=4096)]
 Words = Annotated[list[str], Meta(max_length=4096)]
 Json = dict[str, Any]
@@ -37,7 +38,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[TokenId, float], Meta(max_length=4096)] | None = None
     seed: Seed | None = None
-    n: Int32 | None = None
+    n: NumAnswers | None = None
+    best_of: Int32 | None = None
     min_tokens: Int32 | None = None
     stop: str | Words | None = None
     include_stop_str_in_output: bool | None = None
@@ -60,10 +62,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_choice: Words | None = None
     guided_grammar: str | None = None
     # Known to other servers, with a meaning that this one would not keep: refused where they are set.
-    best_of: Int32 | None = None
     use_beam_search: bool | None = None
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
+
+    @property
+    def num_answers(self) -> int:
+        """To each prompt; below 1 where the service is going to refuse it."""
+        return 1 if self.n is None else self.n
 
     @property
     def wants_usage(self) -> bool:
@@ -82,6 +88,7 @@ _SAME_NAME = (
     "logit_bias",
     "seed",
     "n",
+    "best_of",
     "min_tokens",
     "include_stop_str_in_output",
     "stop_token_ids",
@@ -124,10 +131,6 @@ def sampling_of(fields: SamplingFields, max_tokens: int | None, logprobs: int | 
 
 
 def _refuse_unserved(fields: SamplingFields) -> None:
-    if fields.n is not None and fields.n > 1:
-        raise invalid(f"n: got {fields.n}, expected 1 over HTTP; send one request for each answer")
-    if fields.best_of is not None and fields.best_of != (fields.n or 1):
-        raise invalid(f"best_of: got {fields.best_of}, expected as many as n ({fields.n or 1}); drop it")
     for name in ("use_beam_search", "truncate_prompt_tokens", "return_token_ids"):
         if getattr(fields, name):
             raise invalid(f"{name}: got {getattr(fields, name)}, expected none: it is not served; drop it")

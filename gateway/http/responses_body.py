@@ -90,6 +90,8 @@ def message_of(body: ResponsesBody, request_id: str) -> inference_pb2.ChatReques
         raise invalid("previous_response_id: got one, but no response is stored; send the whole conversation as input")
     if body.background:
         raise invalid("background: got true, expected false: nothing is stored; wait for the answer, or stream it")
+    if body.num_answers > 1:
+        raise invalid(f"n: got {body.n}, expected 1: a response is one answer; send several requests")
     if body.response_format is not None:
         raise invalid("response_format: got one, expected text.format; move it there")
     body.response_format = _response_format(body.text)

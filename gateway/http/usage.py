@@ -22,11 +22,16 @@ class UsageAnswer(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-def usage_answer(usages: Iterable[sampling_pb2.Usage]) -> UsageAnswer:
-    """The sum."""
+def usage_answer(usages: Iterable[tuple[int, sampling_pb2.Usage]]) -> UsageAnswer:
+    """The sum over all answers; a prompt that several share counts once.
+
+    Args:
+        usages: with the index of the answer to its prompt, in any order
+    """
     prompt = completion = cached = 0
-    for usage in usages:
-        prompt += usage.prompt_tokens
+    for index, usage in usages:
         completion += usage.completion_tokens
-        cached += usage.cached_prompt_tokens
+        if index == 0:
+            prompt += usage.prompt_tokens
+            cached += usage.cached_prompt_tokens
     return UsageAnswer(prompt, completion, prompt + completion, PromptTokensDetails(cached))

@@ -170,3 +170,20 @@ def test_responses_whole_streamed_and_parsed(client: openai.OpenAI) -> None:
         model=MODEL, input="Describe a dog as JSON.", text_format=Animal, max_output_tokens=100
     )
     assert isinstance(parsed.output_parsed, Animal)
+
+
+def test_several_answers_share_a_request(client: openai.OpenAI) -> None:
+    ask = {"model": MODEL, "messages": QUESTION, "max_tokens": 12, "n": 3, "seed": 5, "temperature": 1.5}
+    whole = client.chat.completions.create(**ask)  # type: ignore[call-overload]
+    texts = [choice.message.content for choice in whole.choices]
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert len(set(texts)) > 1
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(**ask, stream=True):  # type: ignore[call-overload]
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed == texts
+    one = client.chat.completions.create(**{**ask, "n": 1})  # type: ignore[call-overload]
+    assert whole.usage.prompt_tokens == one.usage.prompt_tokens
+    completed = client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=4, n=2, best_of=3, seed=1)
+    assert [choice.index for choice in completed.choices] == [0, 1, 2, 3]

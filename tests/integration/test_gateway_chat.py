@@ -140,6 +140,16 @@ async def test_auto_needs_a_known_format(model: Path) -> None:
             await ask(stack, chat(WEATHER))
 
 
+async def test_a_forced_call_is_no_reasoning(model: Path, codec: TextCodec) -> None:
+    async with running_stack(model, reasoning_parser="deepseek_r1") as stack:
+        answers(stack, codec, '{"city": "Rome"}')
+        responses = await ask(stack, chat(WEATHER), tool_choice=Pb.ToolChoice(function="weather"))
+        assert "".join(delta.arguments for response in responses for delta in response.tool_calls) == '{"city": "Rome"}'
+        answers(stack, codec, "Hm.</think>Hello")
+        responses = await ask(stack, chat())
+        assert "".join(response.reasoning_content for response in responses) == "Hm."
+
+
 async def test_a_message_can_be_continued(stack: Stack, codec: TextCodec) -> None:
     messages = [Pb.ChatMessage(role="user", content="Hi"), Pb.ChatMessage(role="assistant", content="The sky")]
     await ask(stack, Pb.ChatPrompt(messages=messages, continue_final_message=True))
