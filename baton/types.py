@@ -151,6 +151,35 @@ class BlockStats(msgspec.Struct, frozen=True):
     quarantined: int
 
 
+class FenceCounts(msgspec.Struct, frozen=True):
+    """Quarantines of a pool from its start on, and how they ended; `held` is of now."""
+
+    begun: int = 0
+    confirmed: int = 0  # the writer has said that it stopped
+    expired: int = 0  # its fence was over
+    held: int = 0  # the fence is over, but a tether says that the writer still exists
+
+
+class WriteCounts(msgspec.Struct, frozen=True):
+    """KV writes that have ended, from an engine core's start on; the sums are over failed ones too."""
+
+    done: int = 0
+    failed: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    us: int = 0  # sum over writes from post to end
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """How many values were at most each bound and above the one before; the last count is of those above all bounds.
+
+    The bounds are agreed on elsewhere (baton/telemetry/buckets.py). No counts: nobody has counted.
+    """
+
+    counts: tuple[int, ...] = ()
+    total: float = 0.0
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot of one engine core."""
 
@@ -165,6 +194,11 @@ class EngineStats(msgspec.Struct, frozen=True):
     digest_mismatches: int = 0
     swap_preemptions: int = 0
     swap_blocks_used: int = 0
+    fences: FenceCounts = FenceCounts()
+    writes: WriteCounts = WriteCounts()
+    step_seconds: Distribution = Distribution()
+    step_tokens: Distribution = Distribution()
+    step_sequences: Distribution = Distribution()
 
 
 class Role(enum.StrEnum):

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from baton.types import BlockStats
+from baton.types import BlockStats, FenceCounts
 
 
 class BlockPool:
@@ -23,6 +23,7 @@ class BlockPool:
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
         self._quarantine: dict[str, tuple[int, list[int]]] = {}  # fence id -> (until unix ns, blocks)
+        self._num_quarantines = self._num_confirmed = self._num_expired = self._num_held = 0
         self._stored: list[bytes] = []
         self._removed: list[bytes] = []
 
@@ -113,18 +114,30 @@ class BlockPool:
                 raise RuntimeError(f"block {block} is shared or cached, so no remote write can have been granted")
             self._refs[block] = 0
         self._quarantine[fence_id] = (until_unix_ns, list(blocks))
+        self._num_quarantines += 1
 
     def lift(self, fence_id: str) -> None:
         """Frees quarantined blocks: the writer has confirmed that it has stopped. A no-op when unknown."""
-        _, blocks = self._quarantine.pop(fence_id, (0, []))
-        self._free.extend(blocks)
+        if fence_id in self._quarantine:
+            self._num_confirmed += 1
+            self._unfence(fence_id)
 
     def expire_quarantine(self, now_unix_ns: int, is_written: Callable[[str], bool]) -> None:
         """Frees the blocks whose writer's self-fence has expired, unless `is_written` says otherwise of its fence."""
         expired = [key for key, (until, _) in self._quarantine.items() if until <= now_unix_ns]
-        for fence_id in expired:
-            if not is_written(fence_id):
-                self.lift(fence_id)
+        ended = [fence_id for fence_id in expired if not is_written(fence_id)]
+        for fence_id in ended:
+            self._unfence(fence_id)
+        self._num_expired += len(ended)
+        self._num_held = len(expired) - len(ended)
+
+    def _unfence(self, fence_id: str) -> None:
+        _, blocks = self._quarantine.pop(fence_id)
+        self._free.extend(blocks)
+
+    def fences(self) -> FenceCounts:
+        """Quarantines so far."""
+        return FenceCounts(self._num_quarantines, self._num_confirmed, self._num_expired, self._num_held)
 
     def take_changes(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Hashes stored and removed since the last call; a hash that was both ends up where it is now."""

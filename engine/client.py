@@ -19,6 +19,7 @@ from engine.messages import (
     Aborted,
     AddLocal,
     AddPrefill,
+    Admitted,
     CacheChanged,
     Command,
     Event,
@@ -52,12 +53,14 @@ class EngineClient:
     """One engine core, from the asyncio loop that started it. Not for other threads.
 
     `on_cache_change`, when set, is called with the block hashes that the core's prefix
-    cache has gained and those it has lost; it must not wait.
+    cache has gained and those it has lost; it must not wait. So is `on_milestone`, with every
+    `Admitted` and the event that ends an attempt.
     """
 
     def __init__(self, config: EngineConfig, process: CoreProcess, sock: socket.socket) -> None:
         """For `start` alone."""
         self.on_cache_change: Callable[[tuple[bytes, ...], tuple[bytes, ...]], None] | None = None
+        self.on_milestone: Callable[[Event], None] | None = None
         self._worker_name = config.worker.name
         self._can_send = config.role is Role.DECODE  # so a request that it runs can go on elsewhere
         self._process = process
@@ -327,7 +330,12 @@ class EngineClient:
                     if not waiter.done():
                         waiter.set_result(event)
             stream = self._streams.get(key)
-            if stream and stream.put(event):
+            if stream is None:
+                return
+            ended = stream.put(event)
+            if self.on_milestone and (ended or isinstance(event, Admitted)):
+                self.on_milestone(event)
+            if ended:
                 del self._streams[key]
                 if not self._streams:
                     self._idle.set()

@@ -11,6 +11,7 @@ from baton.model_spec import ModelSpec, load_model_spec
 from baton.types import EngineStats
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig, check_config
+from engine.counts import EngineCounts
 from engine.grammar.compiler import CompilerLimits, GrammarCompiler
 from engine.grammar.registry import make_backend
 from engine.grammar.state import GrammarState
@@ -55,7 +56,7 @@ class EngineContext:
         self.pool = BlockPool(self.runner.num_blocks, config.cache.enable_prefix_caching)
         self.blocks = RequestBlocks(self.pool, config.cache.block_size)
         self.costs = PreemptionCosts(self.runner.layout.block_bytes)
-        self.num_steps = 0
+        self.counts = EngineCounts()
         self.grammars = GrammarCompiler(lambda: make_backend(self.spec), CompilerLimits())
         self.with_grammar: GrammarRequest | None = None  # for the next `new_request`
         self._root_hash = root_hash(self.spec.fingerprint)
@@ -117,13 +118,18 @@ class EngineContext:
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
             grants=grants,
-            steps=self.num_steps,
+            steps=self.counts.num_steps,
             prefix_query_tokens=self.blocks.num_query_tokens,
             prefix_hit_tokens=self.blocks.num_hit_tokens,
             preemptions=preemption.num_preemptions if preemption else 0,
             digest_mismatches=mismatches,
             swap_preemptions=preemption.num_swaps if preemption else 0,
             swap_blocks_used=preemption.space.num_used if preemption else 0,
+            fences=self.pool.fences(),
+            writes=self.counts.writes(),
+            step_seconds=self.counts.step_seconds.snapshot(),
+            step_tokens=self.counts.step_tokens.snapshot(),
+            step_sequences=self.counts.step_sequences.snapshot(),
         )
 
 

@@ -185,6 +185,7 @@ class HandOver:
         num_bytes = write.num_blocks * self._context.runner.layout.block_bytes
         end_ns = write.posted_unix_ns + done.transfer_us * 1000
         self._transfer_us += done.transfer_us
+        self._context.counts.write(write.num_blocks, num_bytes, done.transfer_us, done.error is None)
         self.request.writes.append(WriteSpan(write.posted_unix_ns, end_ns, write.num_blocks, num_bytes))
 
     @property

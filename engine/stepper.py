@@ -101,7 +101,6 @@ class Stepper:
                 prompts.append((request, num_tokens))
                 request.num_told_positions += len(request.positions_told_by(num_tokens))
         scheduler.advance(plan)
-        self._context.num_steps += 1
         return _Launched(plan, step, start_ns, prompts)
 
     def _copy(self, copies: BlockCopies) -> None:
@@ -121,7 +120,9 @@ class Stepper:
         end_ns = time.time_ns()
         start_ns = max(start_ns, self._ended_ns)  # it waited for the step before
         self._ended_ns = end_ns
-        self._context.costs.observe_step(plan.num_tokens, len(plan.sequences), (end_ns - start_ns) / 1e9)
+        seconds = (end_ns - start_ns) / 1e9
+        self._context.costs.observe_step(plan.num_tokens, len(plan.sequences), seconds)
+        self._context.counts.step(seconds, plan.num_tokens, len(plan.sequences))
         for request, token in zip(step.requests, result.tokens, strict=True):
             if request.grammar:
                 request.grammar.accept(token)

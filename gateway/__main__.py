@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from baton.directory.metrics import RedisMetrics
 from baton.directory.reader import DirectoryReader
 from baton.errors import BatonError
 from baton.fetch.cache import parse_model
@@ -17,6 +18,7 @@ from baton.grpc_util.server import TRANSPORT_MAX_BYTES
 from baton.load_options import LoadFormat, default_name
 from baton.model_folder import servable_folder
 from baton.model_spec import load_model_spec
+from baton.telemetry.exposition import Metrics
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
 from gateway.parsing.registry import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
@@ -72,6 +74,12 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     )
     parser.add_argument("--port-file", type=Path, help="gets the bound port once the gateway serves")
     parser.add_argument("--http-port-file", type=Path, help="the same for --http-port; written first")
+    parser.add_argument("--metrics-port", type=int, help="of Prometheus metrics; 0 takes a free one; default: none")
+    parser.add_argument("--metrics-port-file", type=Path, help="the same for --metrics-port; written first")
+    for name, what in (("ttft", "time to first token"), ("itl", "mean time between its tokens")):
+        default = getattr(defaults, f"slo_{name}_ms")
+        text = f"objective for a request's {what}, for metrics (%(default)g)"
+        parser.add_argument(f"--slo-{name}-ms", type=float, default=default, help=text)
     options = parser.parse_args(argv)
     if not 1 <= options.max_message_mib <= _TRANSPORT_MAX_MIB:
         parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
@@ -83,6 +91,11 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         parser.error(f"--http-port: got {options.http_port}, expected 0 to 65535")
     if not 0 < options.http_timeout_s < math.inf:
         parser.error(f"--http-timeout-s: got {options.http_timeout_s}, expected seconds above 0")
+    if options.metrics_port is not None and not 0 <= options.metrics_port <= 65535:
+        parser.error(f"--metrics-port: got {options.metrics_port}, expected 0 to 65535")
+    for flag, value in (("--slo-ttft-ms", options.slo_ttft_ms), ("--slo-itl-ms", options.slo_itl_ms)):
+        if not 0 < value < math.inf:
+            parser.error(f"{flag}: got {value}, expected milliseconds above 0")
     return GatewayConfig(**vars(options) | {"model": Path(options.model)})
 
 
@@ -94,11 +107,15 @@ async def serve(config: GatewayConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     folder = await asyncio.to_thread(servable_folder, config.model, config.load_format)
     spec = load_model_spec(folder, config.model_name or default_name(config.model), config.load_format)
-    gateway = Gateway(config, spec, DirectoryReader(config.redis_url, spec.fingerprint))
+    metrics = Metrics()
+    directory = DirectoryReader(config.redis_url, spec.fingerprint, RedisMetrics(metrics))
+    gateway = Gateway(config, spec, directory, metrics=metrics)
     try:
         port = await gateway.start()
         if config.http_port_file is not None and gateway.http_port is not None:
             _write_atomically(config.http_port_file, str(gateway.http_port))
+        if config.metrics_port_file is not None and gateway.metrics_port is not None:
+            _write_atomically(config.metrics_port_file, str(gateway.metrics_port))
         if config.port_file is not None:
             _write_atomically(config.port_file, str(port))
         await stop.wait()

@@ -7,12 +7,15 @@ from pathlib import Path
 from baton.grpc_util.server import Server
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2_grpc
+from baton.telemetry.exposition import Metrics
+from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
 from gateway.chat import ChatConfig
 from gateway.config import GatewayConfig, Limits
 from gateway.http.app import make_app
 from gateway.http.front import Front
 from gateway.http.server import HttpServer
+from gateway.metrics import GatewayMetrics, PoolFigures
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.retry import RetryPolicy
@@ -35,8 +38,9 @@ class Gateway:
         directory: WorkerDirectory,
         limits: Limits | None = None,
         tracing: Tracing | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        """Call on the event loop.
+        """Call on the event loop. `metrics`: with what the directory's making has put there.
 
         Raises:
             BatonError: The model folder has no usable tokenizer.
@@ -46,15 +50,22 @@ class Gateway:
         self._config = config
         self._directory = directory
         self._tracing = tracing or Tracing("baton-gateway", config.otlp_endpoint)
+        self.metrics = metrics or Metrics()
+        self.metrics_port: int | None = None  # once started, where there is one
+        self._scrapes: ScrapeServer | None = None
+        figures = GatewayMetrics(self.metrics, config.slo)
         self.pool = Pool(directory, limits)
+        PoolFigures(self.metrics, self.pool)
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
-        self.orchestrator = Orchestrator(self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts))
+        self.orchestrator = Orchestrator(
+            self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts), figures
+        )
         self._server = Server([SERVICE_NAME])
         self._http: HttpServer | None = None
         self.http_port: int | None = None  # once started, where there is one
         validator = Validator(spec, codec, config.max_message_mib)
         chat = ChatConfig(config.tool_call_parser, config.reasoning_parser)
-        service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat)
+        service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures)
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
         if config.http_port is not None:
             front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s)
@@ -71,6 +82,9 @@ class Gateway:
         if self._http is not None and self._config.http_port is not None:
             self.http_port = await self._http.start(self._config.host, self._config.http_port)
             logger.info("serving HTTP on %s:%d", self._config.host, self.http_port)
+        if self._config.metrics_port is not None:
+            self._scrapes = ScrapeServer(self.metrics, self._config.host, self._config.metrics_port)
+            self.metrics_port = self._scrapes.port
         await self._server.set_serving(True)
         logger.info("serving on %s:%d", self._config.host, port)
         return port
@@ -84,4 +98,6 @@ class Gateway:
         await self.orchestrator.close()
         await self.pool.close()
         await self._directory.close()
+        if self._scrapes is not None:
+            await self._scrapes.close()
         await asyncio.to_thread(self._tracing.close)

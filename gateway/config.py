@@ -25,6 +25,24 @@ class GatewayConfig:
     http_port_file: Path | None = None  # written before port_file
     tool_call_parser: str = "auto"  # a name of gateway/parsing/registry.py
     reasoning_parser: str = "none"  # likewise
+    metrics_port: int | None = None  # None: no metrics are served; 0: a free one
+    metrics_port_file: Path | None = None  # written before port_file
+    # Objectives that metrics count requests by; by default those of MLPerf Inference's server scenario for Llama 2 70B.
+    slo_ttft_ms: float = 2000.0
+    slo_itl_ms: float = 200.0
+
+    @property
+    def slo(self) -> "Slo":
+        """What a request is to keep."""
+        return Slo(self.slo_ttft_ms / 1000, self.slo_itl_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Objectives of one request; seconds."""
+
+    ttft_s: float  # time to first token
+    itl_s: float  # mean time between tokens
 
 
 @dataclass(frozen=True, slots=True)

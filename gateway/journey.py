@@ -13,6 +13,7 @@ from baton.errors import BatonError, ErrorCode
 from baton.faults import Point
 from baton.rpc import kv_pb2, worker_pb2
 from gateway.attempt import Attempt, Finished, Job, Moved
+from gateway.metrics import GatewayMetrics
 from gateway.moved import MovedAttempt
 from gateway.placement import Placement
 from gateway.pool import Hold
@@ -28,6 +29,7 @@ class Mover:
     placement: Placement
     hold: Hold
     next_job: Callable[[], Job]  # with the next epoch, and the output delivered so far
+    metrics: GatewayMetrics
 
 
 class Journey:
@@ -90,7 +92,13 @@ class Journey:
             running.cancel()
 
     async def _move(self, attempt: Attempt) -> MovedAttempt | None:
-        """Another worker that goes on with it, or None where it stays. Leaves no grant behind."""
+        """Another worker that goes on with it, or None where it stays."""
+        moved = await self._try_to_move(attempt)
+        self._mover.metrics.migrations.labels("moved" if moved else "stayed").inc()
+        return moved
+
+    async def _try_to_move(self, attempt: Attempt) -> MovedAttempt | None:
+        """As `_move`. Leaves no grant behind."""
         placement, hold, source = self._mover.placement, self._mover.hold, attempt.decoder
         job = self._mover.next_job()
         with job.trace.child("gateway.migrate") as span:

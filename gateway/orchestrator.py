@@ -16,6 +16,7 @@ from gateway.config import Limits
 from gateway.fork import ForkAttempt, ForkPlace
 from gateway.journey import Journey, Mover
 from gateway.local import LocalAttempt
+from gateway.metrics import GatewayMetrics
 from gateway.num_answers import sampling_of
 from gateway.placement import Granted, Placement
 from gateway.pool import Hold, Pool
@@ -82,6 +83,7 @@ class Run:
         while True:
             self._epoch += 1
             hold = Hold(self._owner.pool)
+            self._owner.metrics.attempts.inc()
             try:
                 with self._scope(recovery) as trace:
                     return await self._try(trace, hold, recovery)
@@ -90,6 +92,7 @@ class Run:
                 if reason and self._attempt:
                     return (await self._attempt.stop())._replace(reason=reason)
                 wait_s = recovery.after(error, [worker.ref for worker in hold.workers])
+                self._owner.metrics.retries.labels(error.code.value).inc()
                 logger.warning("%s: attempt %d failed, another follows: %s", self._job.request_id, self._epoch, error)
                 await asyncio.sleep(wait_s)
 
@@ -124,7 +127,7 @@ class Run:
             first = _open(job, place, emit)
             if self._leads:
                 self._owner.in_background(self._tell_when_known(first, job.epoch))
-            attempt = self._attempt = Journey(first, Mover(self._owner.placement, hold, next_job))
+            attempt = self._attempt = Journey(first, Mover(self._owner.placement, hold, next_job, self._owner.metrics))
             return await attempt.run()
         finally:
             self._owner.in_background(_close(attempt, hold))
@@ -157,11 +160,14 @@ def _open(job: Job, place: Granted | Local | ForkPlace, emit: Emit) -> Attempt:
 class Orchestrator:
     """Starts runs, and finishes their clean-up even when their clients are gone."""
 
-    def __init__(self, pool: Pool, router: Router, limits: Limits, policy: RetryPolicy) -> None:
+    def __init__(
+        self, pool: Pool, router: Router, limits: Limits, policy: RetryPolicy, metrics: GatewayMetrics
+    ) -> None:
         self.pool = pool
         self.policy = policy
         self.budget = RetryBudget(policy)
-        self.placement = Placement(router, limits, self.in_background)
+        self.metrics = metrics
+        self.placement = Placement(router, limits, self.in_background, metrics)
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()  # runs and clean-up
         self._runs: set[Run] = set()

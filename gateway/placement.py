@@ -14,6 +14,7 @@ from baton.rpc import kv_pb2, worker_pb2
 from baton.types import Role, WorkerRef
 from gateway.attempt import Job
 from gateway.config import Limits
+from gateway.metrics import GatewayMetrics
 from gateway.pool import Hold
 from gateway.release import release_grant
 from gateway.router import Apart, Local, Router
@@ -46,11 +47,12 @@ class Elsewhere(NamedTuple):
 class Placement:
     """Routes requests and reserves room for them."""
 
-    def __init__(self, router: Router, limits: Limits, in_background: InBackground) -> None:
+    def __init__(self, router: Router, limits: Limits, in_background: InBackground, metrics: GatewayMetrics) -> None:
         """`in_background` runs clean-up that outlives its request."""
         self._router = router
         self._limits = limits
         self._in_background = in_background
+        self._metrics = metrics
 
     async def place(self, job: Job, hold: Hold, failed: Collection[WorkerRef] = ()) -> Granted | Local:
         """Waits for room as long as the decode workers ask for, other decode workers first.
@@ -74,14 +76,17 @@ class Placement:
             if refusal is not None and try_at >= give_up_at:
                 raise _no_room(refusal, clock() - started)
             try:
+                reserve_s = clock()
                 with job.trace.child("decode.reserve") as span:
                     span.set_attribute("baton.worker", plan.decode.name)
                     await asyncio.sleep(max(0.0, try_at - clock()))
                     response = await self._reserve(job, plan.decode)
+                    self._metrics.reserve_seconds.observe(clock() - reserve_s)
                     return Granted(plan, response.grant, response.renew_after_ms / 1000)
             except BatonError as error:
                 if error.code is not ErrorCode.RESOURCE_EXHAUSTED or error.retry_after_s is None:
                     raise
+                self._metrics.refusals.inc()
                 refusals[plan.decode.ref] = (clock() + max(error.retry_after_s, _MIN_RETRY_S), error)
 
     async def elsewhere(self, job: Job, source: Worker) -> Elsewhere:

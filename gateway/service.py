@@ -14,6 +14,7 @@ from baton.telemetry.tracing import Tracing
 from gateway.answers import Answers
 from gateway.attempt import Tokens
 from gateway.chat import Chat, ChatConfig
+from gateway.metrics import GatewayMetrics, RequestFigures
 from gateway.no_text import TokensOnlyCodec
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
@@ -37,6 +38,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         orchestrator: Orchestrator,
         tracing: Tracing,
         chat_config: ChatConfig,
+        metrics: GatewayMetrics,
     ) -> None:
         self._spec = spec
         self._codec = codec
@@ -46,6 +48,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._tracing = tracing
         self._chat = Chat(codec, chat_config)
         self._tokens = TokenService(codec, spec.vocab_size)
+        self._metrics = metrics
         self._running: set[str] = set()  # request ids
 
     async def Generate(
@@ -56,8 +59,10 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         # A call that ends while this generator is suspended at a `yield` does not resume it; the callback still comes.
         scope = ExitStack()
         _when_done(context, scope.close)
-        with scope, _failures_in(trace):
+        figures = RequestFigures(self._metrics)
+        with scope, _failures_in(trace, figures):
             scope.callback(trace.end)
+            scope.callback(figures.end)
             checked = await self._validator.validate(request, self._max_model_len(), trace)
             self._claim(checked.request_id, scope)
             trace.set(_attributes(checked, self._spec.name, is_chat=request.WhichOneof("prompt") == "chat"))
@@ -66,14 +71,15 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             answers = Answers(checked, self._codec, trace)
             async for index, event in runs:
                 if isinstance(event, Tokens):
-                    for response in answers.take(index, event):
+                    for response in figures.seen(answers.take(index, event)):
                         yield response
                     if not answers.stopped(index):
                         continue
                     event = await runs.stop(index)
-                responses = answers.take(index, event)
+                responses = figures.seen(answers.take(index, event))
                 if answers.complete:
                     trace.succeed()
+                    figures.succeed()
                     scope.close()
                 for response in responses:
                     yield response
@@ -139,9 +145,10 @@ def _attributes(request: ValidatedRequest, model: str, is_chat: bool) -> dict[st
 
 
 @contextmanager
-def _failures_in(trace: RequestTrace) -> Iterator[None]:
+def _failures_in(trace: RequestTrace, figures: RequestFigures) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         trace.fail(error)
+        figures.failed(error)
         raise

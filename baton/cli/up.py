@@ -63,6 +63,7 @@ def _run_until_stopped(options: StackOptions, console: Console) -> None:
 def addresses(stack: LocalStack) -> str:
     """What runs where, and calls to try."""
     rows = {"gateway (gRPC)": stack.gateway_address, "gateway (HTTP)": stack.http_url, **stack.worker_addresses}
+    rows |= {f"metrics of {name}": url for name, url in stack.metrics_urls.items()}
     rows |= {"redis": stack.redis_url, "traces (OTLP)": stack.otlp_address, "logs": str(stack.run_folder)}
     width = max(len(name) for name in rows)
     lines = [f"{name:{width}}  {address}" for name, address in rows.items()]

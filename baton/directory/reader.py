@@ -10,8 +10,10 @@ import msgspec
 from baton import faults
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
 from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.directory.metrics import RedisMetrics
 from baton.errors import BatonError, ErrorCode
 from baton.faults import Point
+from baton.telemetry.exposition import Metrics
 from baton.types import WorkerRef
 
 logger = logging.getLogger(__name__)
@@ -26,13 +28,14 @@ _REMOVE_IF_DEAD = "return redis.call('EXISTS', KEYS[2]) == 0 and redis.call('SRE
 class DirectoryReader:
     """Reads the directory of one model. No call takes much longer than a second, also when Redis is down."""
 
-    def __init__(self, redis_url: str, model_fingerprint: str) -> None:
+    def __init__(self, redis_url: str, model_fingerprint: str, metrics: RedisMetrics | None = None) -> None:
         """Connects at the first call.
 
         Raises:
             BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL.
         """
         self._redis = connect(redis_url)
+        self._metrics = metrics or RedisMetrics(Metrics())
         self._redis_url = redis_url
         self._fingerprint = model_fingerprint
         self._outage = OutageLog(logger, "prefix look-ups become misses; known workers stay in use")
@@ -44,7 +47,8 @@ class DirectoryReader:
             BatonError: UNAVAILABLE when Redis does not answer.
         """
         try:
-            names, records = await _uncancelled(self._read_records())
+            with self._metrics.round():
+                names, records = await _uncancelled(self._read_records())
         except FAILURES as error:
             self._outage.failed(error)
             message = f"the worker directory in Redis does not answer ({error}); check --redis-url and that Redis runs"
@@ -58,7 +62,8 @@ class DirectoryReader:
         if not hashes or not workers:
             return dict.fromkeys(workers, 0)
         try:
-            answers = await _uncancelled(self._read_owned(hashes, workers))
+            with self._metrics.round():
+                answers = await _uncancelled(self._read_owned(hashes, workers))
         except FAILURES as error:
             self._outage.failed(error)
             return {}

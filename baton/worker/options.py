@@ -48,6 +48,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     growth_reserve_blocks: int
     drain_timeout_s: float
     port_file: str | None
+    metrics_port: int | None
+    metrics_port_file: str | None
     aggregated: bool = False
 
     @property
@@ -92,6 +94,8 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
         help="what runs has so long to end after SIGTERM; a second one, or SIGINT, stops at once",
     )
     add("--port-file", metavar="PATH", help="where to write the port once the worker serves")
+    add("--metrics-port", type=_Count(0), help="Prometheus metrics; 0 takes a free port; default: none are served")
+    add("--metrics-port-file", metavar="PATH", help="the same for --metrics-port; written first")
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 import grpc
 
 from baton.directory.connection import check_url
+from baton.directory.metrics import RedisMetrics
 from baton.directory.registrar import WorkerRegistrar
 from baton.errors import BatonError, invalid
 from baton.grpc_util.server import Server
 from baton.rpc import worker_pb2_grpc
+from baton.telemetry.exposition import Metrics
+from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
 from baton.types import Role, WorkerRef
 from baton.worker.admission import Admission
@@ -23,6 +26,7 @@ from baton.worker.control import ControlServicer
 from baton.worker.engine import Engine
 from baton.worker.identity import Identity
 from baton.worker.leaving import Asked, Leaving
+from baton.worker.metrics import WorkerFigures
 from baton.worker.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
@@ -50,7 +54,7 @@ async def run_worker(
     role: Role,
     service_name: str,
     start_engine: Callable[[WorkerRef], Awaitable[EngineT]],
-    add_service: Callable[[EngineT, grpc.aio.Server, Tracing, Admission], None],
+    add_service: Callable[[EngineT, grpc.aio.Server, Tracing, Admission, Metrics], None],
 ) -> int:
     """Serves until it is asked to leave and has left in order (0), or until the engine dies (1).
 
@@ -59,7 +63,7 @@ async def run_worker(
         role: what the worker registers as.
         service_name: full name of the gRPC service that `add_service` adds beside WorkerControl.
         start_engine: called once with the worker's name and new incarnation; cancelled when a signal comes meanwhile.
-        add_service: adds the role's service to the server.
+        add_service: adds the role's service to the server, and its metrics to the process's.
 
     Raises:
         BatonError: INVALID_ARGUMENT or FAILED_PRECONDITION when the worker cannot start.
@@ -71,30 +75,39 @@ async def run_worker(
     asked.listen()
     worker = WorkerRef(options.name, uuid.uuid4().hex)
     tracing = Tracing(f"baton-{role.value}", options.otlp_endpoint, options.name)
+    metrics = Metrics()
     try:
         engine = await _unless(asked.drain, start_engine(worker))  # there is nothing to drain yet
         if engine is None:
             return 0
         try:
             server = Server([service_name, _CONTROL])
-            add_service(engine, server.grpc, tracing, admission)
-            return await _serve(Identity(options, role, worker), engine, server, asked, admission)
+            add_service(engine, server.grpc, tracing, admission, metrics)
+            return await _serve(Identity(options, role, worker), engine, server, asked, admission, metrics)
         finally:
             await engine.close()
     finally:
         tracing.close()
 
 
-async def _serve(identity: Identity, engine: Engine, server: Server, asked: Asked, admission: Admission) -> int:
+async def _serve(
+    identity: Identity, engine: Engine, server: Server, asked: Asked, admission: Admission, metrics: Metrics
+) -> int:
     """From listening to having stopped to listen; the exit code."""
     options = identity.options
     control = ControlServicer(identity.info(engine.ready), engine, asked.begin_drain)
     worker_pb2_grpc.add_WorkerControlServicer_to_server(control, server.grpc)
     port = await server.start(options.host, options.port)
     record = identity.record(engine.ready, port)
-    registrar = WorkerRegistrar(options.redis_url, record)
+    registrar = WorkerRegistrar(options.redis_url, record, RedisMetrics(metrics))
     engine.on_cache_change = registrar.update_blocks
+    WorkerFigures(record.role, options.name, record.model, engine, admission).add_to(metrics, registrar)
+    scrapes: ScrapeServer | None = None
     try:
+        if options.metrics_port is not None:
+            scrapes = ScrapeServer(metrics, options.host, options.metrics_port)
+            if options.metrics_port_file:
+                _write_atomically(Path(options.metrics_port_file), str(scrapes.port))
         await server.set_serving(True)
         await registrar.start()
         if options.port_file:
@@ -112,7 +125,8 @@ async def _serve(identity: Identity, engine: Engine, server: Server, asked: Aske
         return 1
     finally:
         await server.set_serving(False)
-        await asyncio.gather(registrar.close(), server.close(GRACE_S))
+        closing = [registrar.close(), server.close(GRACE_S)]
+        await asyncio.gather(*closing, *([scrapes.close()] if scrapes else []))
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:

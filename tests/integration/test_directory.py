@@ -49,7 +49,7 @@ async def register(server: RedisServer) -> AsyncIterator[Register]:
     registrars = []
 
     def make(name: str = "d0", incarnation: str = "i0") -> WorkerRegistrar:
-        registrars.append(WorkerRegistrar(server.url, record_of(name, incarnation), LEASE_S))
+        registrars.append(WorkerRegistrar(server.url, record_of(name, incarnation), lease_s=LEASE_S))
         return registrars[-1]
 
     yield make
