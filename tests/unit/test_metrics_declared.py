@@ -27,7 +27,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
 def row(metric: Metric) -> str:
     """The table's row; a label that has one value in a process has no list of values."""
     values = [f"`{label.name}`" + (f": {', '.join(label.values)}" if label.values else "") for label in metric.labels]
-    return f"| `{metric.name}` | {metric.kind} | {metric.unit or '–'} | {'; '.join(values) or '–'} | {metric.help} |"
+    return f"| `{metric.name}` | {metric.kind} | {metric.unit or '-'} | {'; '.join(values) or '-'} | {metric.help} |"
 
 
 def test_the_table_in_the_docs_has_every_metric_and_no_other() -> None:
