@@ -109,6 +109,8 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
         "--clock-margin-s": "1.0",
         "--drain-timeout-s": "20.0",
         "--port-file": str(stack.run_folder / "prefill-0.port"),
+        "--metrics-port": "0",
+        "--metrics-port-file": str(stack.run_folder / "prefill-0.metrics-port"),
     }
     flags = worker[2:]
     assert dict(zip(flags[::2], flags[1::2], strict=True)) == expected
@@ -120,6 +122,8 @@ def test_services_get_the_options_as_flags(model: Path) -> None:
         "--host",
         "--port",
         "--port-file",
+        "--metrics-port",
+        "--metrics-port-file",
         "--redis-url",
     }
     own = {"--http-port", "--http-port-file", "--tool-call-parser", "--reasoning-parser"}
