@@ -6,6 +6,7 @@ from baton.local.stack import LocalStack
 from baton.telemetry.metrics import all_metrics
 from tests.e2e.client import ask_together, greedy, token_request
 from tests.e2e.test_trace import spans_of, traced_request
+from tests.fakes.promql import queries, selectors
 from tests.fakes.scrapes import Scrape, scrape
 
 PROCESSES = {"gateway", "prefill-0", "decode-0"}
@@ -35,6 +36,14 @@ def test_what_is_scraped_is_declared_and_within_bounds(apart: LocalStack) -> Non
                 assert not label.values or sample.labels[label.name] in label.values, sample
             assert sample.labels.keys() - {"le"} == {label.name for label in declared[name].labels}
     assert seen == declared.keys()
+
+
+def test_every_query_of_dashboards_and_alerts_finds_its_series(apart: LocalStack) -> None:
+    traced_request(apart, 50)
+    series = [(s.name, s.labels) for found in scrape_all(apart).values() for s in found.samples]
+    for place, expr in queries().items():
+        for selector in selectors(expr):
+            assert any(selector.matches(*each) for each in series), f"{place}: nothing matches {selector}"
 
 
 def test_figures_add_up_with_what_clients_and_spans_saw(apart: LocalStack) -> None:
