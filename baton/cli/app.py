@@ -8,6 +8,7 @@ import typer
 
 from baton.cli import config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
 from baton.cli.bench.app import bench
+from baton.cli.top.command import top
 from baton.errors import BatonError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("up")(up.up)
 app.command("generate")(generate.generate)
+app.command("top")(top)
 app.command("drain")(drain.drain)
 app.command("fetch")(fetch_command.fetch)
 app.command("config")(config_command.config)

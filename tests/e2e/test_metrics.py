@@ -2,6 +2,9 @@
 
 import time
 
+import pytest
+
+from baton.cli import main
 from baton.local.stack import LocalStack
 from baton.telemetry.metrics import all_metrics
 from tests.e2e.client import ask_together, greedy, token_request
@@ -44,6 +47,21 @@ def test_every_query_of_dashboards_and_alerts_finds_its_series(apart: LocalStack
     for place, expr in queries().items():
         for selector in selectors(expr):
             assert any(selector.matches(*each) for each in series), f"{place}: nothing matches {selector}"
+
+
+def test_top_shows_every_process_of_a_stack(apart: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
+    urls = [part for url in apart.metrics_urls.values() for part in ("--url", url)]
+    with pytest.raises(SystemExit) as caught:
+        main(["top", "--once", "--interval-s", "0.1", *urls])
+    assert caught.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    num_blocks = int(scrape(apart.metrics_urls["decode-0"]).value("baton_worker_kv_pool_blocks"))
+    for name, role in (("prefill-0", "prefill"), ("decode-0", "decode")):
+        row = next(line for line in lines if line.startswith(name)).split()
+        assert row[1:6] == [role, "0", "0", "0", str(num_blocks)]
+        assert sum(map(int, row[6:10])) == num_blocks
+    assert any(line.startswith(apart.metrics_urls["gateway"]) for line in lines)
+    assert not any("does not answer" in line for line in lines)
 
 
 def test_figures_add_up_with_what_clients_and_spans_saw(apart: LocalStack) -> None:
