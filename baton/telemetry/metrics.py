@@ -63,7 +63,7 @@ _REDIS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 REQUESTS = _counter(
     "baton_gateway_requests_total",
     "requests",
-    "Requests that have ended, by finish reason or error code.",
+    "Requests that have ended, by error code or by the finish reason of the answer that ended last.",
     Label("outcome", (*FinishReason, *_ERRORS)),
 )
 REQUESTS_RUNNING = _gauge("baton_gateway_requests_running", "requests", "Requests that have not ended.")
@@ -83,7 +83,7 @@ TTFT = _histogram(
 ITL = _histogram(
     "baton_gateway_inter_token_latency_seconds",
     "seconds",
-    "Between two consecutive responses with tokens of one request.",
+    "Between two consecutive responses with tokens of one answer.",
     _ITL_SECONDS,
 )
 REQUEST_SECONDS = _histogram(
