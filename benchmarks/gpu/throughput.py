@@ -48,7 +48,7 @@ def main() -> None:
         for _ in range(2):  # compiles kernels, for few and for many tokens
             core.add(2048, 4, TEMPERATURES[model])
             core.finish()
-        warm, steps = core.num_told, core.role.context.num_steps
+        warm, steps = core.num_told, core.role.context.counts.num_steps
         for num_in, num_out in lengths(model):
             core.add(num_in, num_out, TEMPERATURES[model])
         start = time.perf_counter()
@@ -57,7 +57,7 @@ def main() -> None:
         told, expected = core.num_told - warm, sum(num_out for _, num_out in lengths(model))
         if told != expected:
             raise RuntimeError(f"{model}: got {told} tokens, expected {expected}")
-        rate, steps = told / seconds, core.role.context.num_steps - steps
+        rate, steps = told / seconds, core.role.context.counts.num_steps - steps
         print(f"{model}: {told} tokens in {seconds:.2f} s, {rate:.0f} tok/s, {steps} steps", flush=True)
         params = {"workload": WORKLOADS[model], "max_num_batched_tokens": args.max_num_batched_tokens}
         params |= {"overlap": overlap, "max_num_seqs": args.max_num_seqs}

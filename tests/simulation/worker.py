@@ -17,6 +17,7 @@ from engine.block_pool import BlockPool
 from engine.client import EngineClient
 from engine.config import CacheConfig, EngineConfig, LeaseConfig, SchedulerConfig
 from engine.context import EngineContext
+from engine.counts import EngineCounts
 from engine.messages import Command, Event
 from engine.process import EngineCore
 from engine.roles.base import EngineRole
@@ -62,7 +63,7 @@ class SimulatedContext(EngineContext):
         self.pool = BlockPool(num_blocks)
         self.blocks = RequestBlocks(self.pool, BLOCK)
         self.costs = PreemptionCosts(self.runner.layout.block_bytes)
-        self.num_steps = 0
+        self.counts = EngineCounts()
         self.with_grammar = None
         self._root_hash = root_hash(FINGERPRINT)
         self._send = send
@@ -74,6 +75,7 @@ class SimulatedEngine(EngineClient):
 
     def __init__(self, name: str, role: Role, send: Callable[[Command], None]) -> None:
         self.on_cache_change = None
+        self.on_milestone = None
         self._worker_name = name
         self._can_send = role is Role.DECODE
         self._idle = asyncio.Event()

@@ -12,9 +12,11 @@ from baton import faults
 from baton.directory.reader import DirectoryReader
 from baton.errors import BatonError, ErrorCode
 from baton.faults import Point, flip
+from baton.telemetry.exposition import Metrics
 from baton.types import Role, SamplingParams
 from gateway.attempt import Finished, Tokens
-from gateway.config import Limits
+from gateway.config import Limits, Slo
+from gateway.metrics import GatewayMetrics
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.request_trace import RequestTrace
@@ -61,7 +63,9 @@ class _Gateway:
         directory = DirectoryReader("redis://simulated", FINGERPRINT)
         self.pool = Pool(directory, _LIMITS)
         router = LongestPrefix(self.pool, directory, FINGERPRINT, _LIMITS)
-        self.orchestrator = Orchestrator(self.pool, router, _LIMITS, RetryPolicy())
+        self.orchestrator = Orchestrator(
+            self.pool, router, _LIMITS, RetryPolicy(), GatewayMetrics(Metrics(), Slo(ttft_s=1.0, itl_s=1.0))
+        )
 
     def kill(self) -> None:
         if self.pool._poll_task is not None:
