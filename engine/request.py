@@ -26,6 +26,7 @@ class Request:
     block_ids: list[int] = dataclasses.field(default_factory=list)
     hashes: list[bytes] = dataclasses.field(default_factory=list)  # of the full blocks of `tokens`
     num_computed_tokens: int = 0  # whose KV is in `block_ids`, or will be when the steps in flight have ended
+    num_settled_tokens: int = 0  # of the computed ones, by steps here that have ended; a decode scheduler's
     num_cached_tokens: int = 0  # of the prompt, found in this worker's prefix cache at first
     num_registered_blocks: int = 0  # whose hashes the prefix cache has seen
     shares_last_block: bool = False  # which is another request's, too, so it is copied before it is written

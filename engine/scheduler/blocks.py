@@ -114,7 +114,7 @@ class RequestBlocks:
             request.num_registered_blocks = full
 
     def release(self, request: Request) -> None:
-        """Gives all blocks back; full ones stay in the prefix cache. A second call is a no-op.
+        """Gives all blocks back; those that ended steps have filled stay in the prefix cache. A second call is a no-op.
 
         Blocks that a step in flight may write are held back until it has ended (`settle`): a grant would let a peer
         write them at any moment.
@@ -143,9 +143,11 @@ class RequestBlocks:
         return [*self._held_back.values()]
 
     def _drop(self, request: Request) -> list[int]:
+        self.register(request, request.num_settled_tokens)
         blocks = request.block_ids
         request.block_ids = []
         request.num_computed_tokens = 0
+        request.num_settled_tokens = 0
         request.num_registered_blocks = 0
         request.shares_last_block = False
         return blocks

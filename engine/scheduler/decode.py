@@ -19,13 +19,14 @@ class DecodeScheduler(Scheduler):
 
     A waiting request either needs its prompt computed here (`add`) or arrives with its KV in place (`admit`). When
     blocks run out, the holder of the highest rank is preempted for the sake of the others, and waits again in its
-    place. One that finds nobody behind it stalls: it keeps what it has, and nothing new is started before it.
+    place. One that finds nobody behind it stalls: it keeps what it has, and nothing new is started before it. When all
+    that run stall because of blocks of those who wait, the last one is preempted.
 
     A follower (`add_fork`) has its leader's prompt, and waits for its KV. It then waits for its turn with references to
     the leader's blocks, and copies the last one, if that is partly filled, in the step that starts it.
 
     A step costs nothing per running decode but its turn in some loops: what is planned for it does not change, and only
-    one that has filled a block needs another.
+    one that has filled a block needs another. Blocks of its output become findable when it ends or is preempted.
 
     While a step is in flight, its decodes are planned as if none of its tokens were a stop token, but not those that
     will have reached their length. Nobody is preempted for blocks that will come back when that step has ended.
@@ -50,6 +51,7 @@ class DecodeScheduler(Scheduler):
         self._waiting = RankedQueue()
         self._prefilling: dict[Key, Request] = {}
         self._decoding: dict[Key, SequencePlan] = {}  # what every step does for it
+        self._at_border: list[Request] = []  # of those that may be decoding, the ones that have filled their last block
         self._ending: dict[Key, Request] = {}  # with a last token that is not known yet
         self._computed: deque[list[int]] = deque()  # tokens of each request behind each step in flight
         self._forks = Forks()
@@ -117,7 +119,9 @@ class DecodeScheduler(Scheduler):
         stalled = self._grow_decodes()
         shares = StepShares(self._budget - len(self._decoding) + len(stalled), self._prompt_share, whole_or_part)
         all_grown = self._plan_prefills(shares) and not stalled
-        if all_grown and self._preemption.num_preemptions == preemptions:
+        may_start = all_grown and self._preemption.num_preemptions == preemptions
+        all_stall = len(stalled) == len(self._decoding) and not shares.sequences()
+        if may_start or (all_stall and self._give_way()):
             self._start_waiting(shares)
         shares.deal_rest(self._blocks.grow)
         decodes = [plan for plan in self._decoding.values() if not stalled or plan.request.key not in stalled]
@@ -127,14 +131,11 @@ class DecodeScheduler(Scheduler):
 
     def _grow_decodes(self) -> set[Key]:
         """Gives a block to each decode that has filled its last one; returns those that must stall."""
-        block_size = self._blocks.block_size
-        at_border = [
-            request for request, _, _ in self._decoding.values() if not request.num_computed_tokens % block_size
-        ]
         stalled: set[Key] = set()
-        for request in at_border:
+        for request in self._at_border:
             if request.key in self._decoding and not self._make_room(request, request.num_computed_tokens + 1):
                 stalled.add(request.key)
+        self._at_border = [request for request in self._at_border if request.key in stalled]
         return stalled & self._decoding.keys()
 
     def _plan_prefills(self, shares: StepShares) -> bool:
@@ -221,8 +222,20 @@ class DecodeScheduler(Scheduler):
             self._waiting.push(victim)
         return True
 
+    def _give_way(self) -> bool:
+        """When nothing runs: preempts the last of those that want to, if waiting requests before it hold its blocks."""
+        running = [*(plan.request for plan in self._decoding.values()), *self._prefilling.values()]
+        is_computing = self._ending or self._blocks.held_back or any(request.num_steps_in_flight for request in running)
+        if is_computing or not running or not any(request.block_ids for request in self._waiting):
+            return False
+        victim = max(running, key=_rank)
+        self._preemption.preempt(victim)
+        self._stop_running(victim.key)
+        self._waiting.push(victim)
+        return True
+
     def advance(self, plan: StepPlan) -> None:
-        max_model_len, prefilling = self._max_model_len, self._prefilling
+        block_size, max_model_len, prefilling = self._blocks.block_size, self._max_model_len, self._prefilling
         self._computed.append(computed := [])
         for request, num_tokens, sample in plan.sequences:
             request.num_computed_tokens = end = request.num_computed_tokens + num_tokens
@@ -230,6 +243,8 @@ class DecodeScheduler(Scheduler):
             request.num_steps_in_flight += 1
             if not sample:
                 continue
+            if not end % block_size:
+                self._at_border.append(request)
             request.num_unknown_tokens += 1
             if ends_by_length(request, max_model_len):
                 self._stop_running(request.key)
@@ -240,7 +255,7 @@ class DecodeScheduler(Scheduler):
 
     def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Advanced]:
         advanced = []
-        block_size, max_model_len = self._blocks.block_size, self._max_model_len
+        max_model_len = self._max_model_len
         leaders, drawn = self._forks.by_leader, iter(tokens)
         for (request, num_tokens, sample), computed in zip(plan.sequences, self._computed.popleft(), strict=True):
             request.num_steps_in_flight -= 1
@@ -250,7 +265,8 @@ class DecodeScheduler(Scheduler):
             if request.is_over:
                 self._blocks.settle(request)
                 continue
-            if num_tokens > 1 or not computed % block_size:
+            request.num_settled_tokens = computed
+            if num_tokens > 1:
                 self._blocks.register(request, computed)
             if not sample:
                 advanced.append(Advanced(request, None, None))

@@ -222,3 +222,53 @@ def test_prefill_waits_for_blocks_instead_of_stalling_half_way() -> None:
     assert scheduler.schedule().sequences == ()
     blocks.release(first)
     assert [seq.request for seq in step(scheduler)[0].sequences] == [second]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_output_can_be_found_when_its_request_has_ended(overlap: bool) -> None:
+    engine = DecodeFixture(overlap=overlap)
+    first = make_request("a", [1] * 6, max_tokens=7)
+    engine.scheduler.add(first)
+    while not first.is_over:
+        engine.step()
+    engine.assert_intact()
+    assert engine.blocks.pool.count_hits(first.hashes) == 3  # 6 + 6 tokens; the last one's KV was never computed
+    again = make_request("b", first.tokens, max_tokens=1)
+    engine.scheduler.add(again)
+    engine.step()
+    assert again.num_cached_tokens == 12
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_output_of_one_taken_out_can_be_found_but_not_what_a_step_in_flight_computes(overlap: bool) -> None:
+    engine = DecodeFixture(overlap=overlap)
+    request = make_request("a", [1] * 3, max_tokens=20)
+    engine.scheduler.add(request)
+    for _ in range(5):
+        engine.step()
+    assert len(request.tokens) == 8  # the last one's KV is not there, or a step in flight computes it
+    engine.scheduler.remove(request.key)
+    engine.blocks.release(request)
+    request.update_hashes(BLOCK)
+    assert len(request.hashes) == 2
+    assert engine.blocks.pool.count_hits(request.hashes) == 1
+    engine.step()
+    engine.assert_intact()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_last_one_gives_way_when_all_stall_because_of_a_waiting_follower(overlap: bool) -> None:
+    policy = PriorityPolicy(aging_s=10, clock=lambda: 0.0)
+    engine = DecodeFixture(4, SchedulerConfig(16, 2, growth_reserve_blocks=0), policy=policy, overlap=overlap)
+    last = make_request("last", [1] * 4, max_tokens=6, priority=1)
+    leader = make_request("leader", [2] * 6, max_tokens=1, priority=1)
+    follower = make_request("follower", leader.tokens, max_tokens=3)
+    engine.scheduler.add(last)
+    engine.scheduler.add(leader)
+    engine.scheduler.add_fork(follower, leader)
+    for _ in range(40):
+        engine.step()
+        engine.assert_intact()
+    assert last.is_over
+    assert follower.is_over
+    assert engine.preemption.num_preemptions == 1
