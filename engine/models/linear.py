@@ -82,6 +82,8 @@ class Linear:
         """y + residual; [rows, out] both. May overwrite `residual`."""
         if self._few_rows and x.shape[0] <= self._most_rows:
             return self._few_rows(x, "plus", residual)
+        if residual.is_cuda and self._bias is None:  # cuBLAS adds while it holds the product
+            return residual.addmm_(x, self._weight.t())
         return residual.add_(F.linear(x, self._weight, self._bias))
 
     def _on_gpu(self, x: Tensor, follow_up: str, other: Tensor | None, norm: Norm | None = None) -> Tensor:

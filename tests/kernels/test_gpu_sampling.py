@@ -33,6 +33,17 @@ def test_draws_what_the_torch_path_draws(vocab: int, dtype: torch.dtype, kernel_
     assert sampling.draw(logits, *on_device, largests).tolist() == expected
 
 
+def test_draws_of_close_calls_are_those_of_double_precision(kernel_device: torch.device) -> None:
+    """Logits that undo the noise, but for less than single precision can tell."""
+    vocab, seed, position = 4500, torch.tensor([5]), torch.tensor([9])
+    noise = gumbel_noise(seed, position, vocab)
+    logits = -noise + torch.linspace(-2e-5, 2e-5, vocab)[torch.randperm(vocab, generator=torch.manual_seed(1))]
+    zero = torch.zeros(1)
+    expected = (logits + noise).argmax(-1).tolist()
+    on_device = [x.to(kernel_device) for x in (logits, zero + 1, seed, position, zero - torch.inf, zero)]
+    assert sampling.draw(*on_device).tolist() == expected
+
+
 def test_of_equal_logits_the_first_wins(kernel_device: torch.device) -> None:
     logits = torch.zeros(1, 10_000, device=kernel_device)
     logits[0, [4097, 8191, 9001]] = 3.0

@@ -83,7 +83,7 @@ def default_configs(dtype: torch.dtype, head_dim: int, device: torch.device) -> 
         (most, DecodeConfig(tile, warps, stages, share * processors, min_tiles))
         for most, (tile, warps, stages, share, min_tiles) in _FEW
     )
-    return AttentionConfigs(DecodeConfig(64, 4, 3, programs, 2), PrefillConfig(128, 64, 8, 3), 1024, few)
+    return AttentionConfigs(DecodeConfig(64, 4, 3, programs, 2), PrefillConfig(128, 64, 8, 3), 2048, few)
 
 
 def store_configs(path: Path, key: str, configs: AttentionConfigs) -> None:

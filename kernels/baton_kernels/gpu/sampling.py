@@ -1,4 +1,8 @@
-"""Drawing tokens on a GPU without sorting the vocabulary: the largest of scaled logits plus counter-based noise."""
+"""Drawing tokens on a GPU without sorting the vocabulary: the largest of scaled logits plus counter-based noise.
+
+The noise is defined in double precision, so that CPU and GPU draw the same. Its logarithms took most of the time, so
+single precision finds the winner, and double precision is asked where that cannot tell.
+"""
 
 import torch
 import triton
@@ -8,6 +12,8 @@ from torch import Tensor
 from baton_kernels.gpu.dependent import launch_of, wait_for_predecessor
 
 _PART = 4096  # vocabulary entries to a program
+_MARGIN = tl.constexpr(1e-4)  # of scores in single precision, twice the noise's error and more
+_MARGIN_SHARE = tl.constexpr(1e-6)  # of the score, more than twice what rounding a sum does
 
 
 @triton.jit
@@ -28,13 +34,26 @@ def _gumbel(word):
 
 
 @triton.jit
-def _consider(best, best_index, logits, word, index, inside, temperature, largest, floor):
-    value = tl.load(logits + index, mask=inside, other=float("-inf")).to(tl.float32)
+def _fast_gumbel(word):
+    """`_gumbel` in float32: within 2.5e-5 of it with the hardware's logarithms, whose absolute error is 2e-7."""
+    uniform = (word.to(tl.float32) + 0.5) * 2.3283064365386963e-10  # 2**-32
+    rest = ((~word).to(tl.float32) + 0.5) * 2.3283064365386963e-10  # 1 - uniform, without cancellation
+    series = rest * (1 + rest * (0.5 + rest * (0.33333333 + rest * (0.25 + rest * 0.2))))
+    return -tl.log(tl.where(rest < 0.015625, series, -tl.log(uniform)))
+
+
+@triton.jit
+def _scaled(logits, index, vocab, temperature, largest, floor):
+    value = tl.load(logits + index, mask=index < vocab, other=float("-inf")).to(tl.float32)
     if temperature > 0:
         value = tl.div_rn(value - largest, temperature)  # as the floor was: a token at the floor is not below it
-        value = tl.where(value < floor, float("-inf"), value) + _gumbel(word)
-    better = value > best
-    return tl.where(better, value, best), tl.where(better, index, best_index)
+        value = tl.where(value < floor, float("-inf"), value)
+    return value
+
+
+@triton.jit
+def _first_of(top, score, index, vocab):
+    return tl.min(tl.where(score == top, index, vocab), axis=0)
 
 
 @triton.jit
@@ -43,22 +62,37 @@ def _part_kernel(
 ):
     row, part = tl.program_id(0), tl.program_id(1)
     groups: tl.constexpr = PART // 4
-    temperature, floor = tl.load(temperatures + row), tl.load(floors + row)
-    largest = tl.load(largests + row)
+    temperature, floor, largest = tl.load(temperatures + row), tl.load(floors + row), tl.load(largests + row)
+    seed, position = tl.load(seeds + row), tl.load(positions + row)
     group = part * groups + tl.arange(0, groups)
-    w0, w1, w2, w3 = _philox(tl.load(seeds + row), group, tl.load(positions + row))
+    w0, w1, w2, w3 = _philox(seed, group, position)
     base = logits + row.to(tl.int64) * stride
-    best = tl.full([groups], float("-inf"), tl.float32)
-    best_index = group * 4
-    first = group * 4
-    best, best_index = _consider(best, best_index, base, w0, first, first < vocab, temperature, largest, floor)
-    best, best_index = _consider(best, best_index, base, w1, first + 1, first + 1 < vocab, temperature, largest, floor)
-    best, best_index = _consider(best, best_index, base, w2, first + 2, first + 2 < vocab, temperature, largest, floor)
-    best, best_index = _consider(best, best_index, base, w3, first + 3, first + 3 < vocab, temperature, largest, floor)
-    top = tl.max(best, axis=0)
-    tl.store(values + row * parts + part, top)
+    i0 = group * 4
+    v0 = _scaled(base, i0, vocab, temperature, largest, floor)
+    v1 = _scaled(base, i0 + 1, vocab, temperature, largest, floor)
+    v2 = _scaled(base, i0 + 2, vocab, temperature, largest, floor)
+    v3 = _scaled(base, i0 + 3, vocab, temperature, largest, floor)
+    s0, s1, s2, s3 = v0, v1, v2, v3
+    if temperature > 0:
+        s0, s1, s2, s3 = v0 + _fast_gumbel(w0), v1 + _fast_gumbel(w1), v2 + _fast_gumbel(w2), v3 + _fast_gumbel(w3)
+    top = tl.max(tl.maximum(tl.maximum(s0, s1), tl.maximum(s2, s3)), axis=0)
+    if temperature > 0:
+        # Double precision decides, but only among scores so close that single precision cannot.
+        least = top - (_MARGIN + tl.abs(top) * _MARGIN_SHARE)
+        near = (s0 >= least).to(tl.int32) + (s1 >= least) + (s2 >= least) + (s3 >= least)
+        if tl.sum(near, axis=0) != 1:
+            s0, s1, s2, s3 = v0 + _gumbel(w0), v1 + _gumbel(w1), v2 + _gumbel(w2), v3 + _gumbel(w3)
+            top = tl.max(tl.maximum(tl.maximum(s0, s1), tl.maximum(s2, s3)), axis=0)
     # Of equal values the first index wins, as in `torch.argmax` on the CPU.
-    tl.store(indices + row * parts + part, tl.min(tl.where(best == top, best_index, vocab), axis=0))
+    best = tl.minimum(_first_of(top, s0, i0, vocab), _first_of(top, s1, i0 + 1, vocab))
+    best = tl.minimum(best, tl.minimum(_first_of(top, s2, i0 + 2, vocab), _first_of(top, s3, i0 + 3, vocab)))
+    if temperature > 0:  # exact, for the comparison with other parts
+        x0, x1, x2, x3 = _philox(seed, best // 4, position)
+        lane = best % 4
+        word = tl.where(lane == 0, x0, tl.where(lane == 1, x1, tl.where(lane == 2, x2, x3)))
+        top = _scaled(base, best, vocab, temperature, largest, floor) + _gumbel(word)
+    tl.store(values + row * parts + part, top)
+    tl.store(indices + row * parts + part, best)
 
 
 @triton.jit
