@@ -43,16 +43,16 @@ class DecodeGraphs:
     def __init__(self, model: Model, attention: TritonAttention, pool: Tensor, max_seqs: int, max_blocks: int) -> None:
         """`max_blocks`: of one sequence."""
         self._model, self._attention, self._pool = model, attention, pool
-        self._sizes = [size for size in (1, 2, 4) if size < max_seqs] + list(range(8, max_seqs, 8)) + [max_seqs]
+        self._sizes = [size for size in (1, 2, 4) if size < max_seqs] + [*range(8, min(64, max_seqs), 8)]
+        self._sizes += [*range(64, max_seqs, 16), max_seqs]
         self._tables = BlockTables(2 * max_seqs, max_blocks)
         self._token_ids = torch.zeros(max_seqs, dtype=torch.int64, device=pool.device)
         self._graphs: dict[int, _Captured] = {}
 
     @torch.inference_mode()
-    def capture(self) -> None:
-        """Captures all sizes, the largest first, whose memory the others then share."""
+    def capture(self, memory: Any) -> None:
+        """Captures all sizes, the largest first, whose `memory` the others then share."""
         start = time.perf_counter()
-        memory: Any = torch.cuda.graph_pool_handle()
         stream = torch.cuda.Stream(self._pool.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -118,7 +118,9 @@ class Sizing(NamedTuple):
         plan, num_blocks = largest_step(self.config, self.max_model_len)
         peak = probe.peak_bytes(lambda: run(plan, num_blocks)) - num_blocks * self.layout.block_bytes
         share = int(probe.total_bytes() * self.config.cache.gpu_memory_utilization)
-        return min(share - peak, probe.free_bytes() - (peak - weights))
+        activations = peak - weights
+        # Once more for graphs, which keep what steps of at most that size need in a memory of their own.
+        return min(share - peak, probe.free_bytes() - activations) - activations
 
 
 def make_sizing(config: EngineConfig, layout: KvLayout, max_model_len: int, device: torch.device) -> Sizing:

@@ -31,6 +31,7 @@ from engine.upload import upload
 
 if TYPE_CHECKING:
     from engine.decode_graphs import DecodeGraphs
+    from engine.prompt_graphs import PromptGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -70,26 +71,31 @@ class ModelRunner:
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
         self._graphs: DecodeGraphs | None = None
+        self._prompt_graphs: PromptGraphs | None = None
         self._drawn = DrawnTokens(config.scheduler.max_num_seqs, self._device)
         self._sampler = StepSampler(self._device)
         self.num_blocks = sizing.num_blocks(self._peak_run)
         self._make_pool(self.num_blocks)
         self._swap: SwapBuffer | None = None
-        self._graphs = self._capture_graphs(spec)
+        if self.on_gpu and not spec.moe and isinstance(self._model, Decoder):
+            self._capture_graphs(self._model, spec)
 
-    def _capture_graphs(self, spec: ModelSpec) -> "DecodeGraphs | None":
-        """None where steps are not captured: on a CPU, in others' code, or with experts: their work depends on data."""
-        if self._device.type != "cuda" or spec.moe or not isinstance(self._model, Decoder):
-            return None
+    def _capture_graphs(self, model: Decoder, spec: ModelSpec) -> None:
+        """Not on a CPU, not of others' code, and not with experts, whose work depends on data."""
         from baton_kernels.attn.paged_triton import TritonAttention
         from engine.decode_graphs import DecodeGraphs
+        from engine.prompt_graphs import PromptGraphs
 
         assert isinstance(self._attention, TritonAttention)
         self._attention.warm_up(self.pool, spec.num_heads, spec.query_scale)
-        max_blocks = -(-self._max_model_len // self.layout.block_size)
-        graphs = DecodeGraphs(self._model, self._attention, self.pool, self._steps.max_num_seqs, max_blocks)
-        graphs.capture()
-        return graphs
+        max_blocks, steps = -(-self._max_model_len // self.layout.block_size), self._steps
+        self._graphs = DecodeGraphs(model, self._attention, self.pool, steps.max_num_seqs, max_blocks)
+        self._prompt_graphs = PromptGraphs(
+            model, self._attention, self.pool, steps.max_num_batched_tokens, steps.max_num_seqs
+        )
+        memory = torch.cuda.graph_pool_handle()
+        self._graphs.capture(memory)
+        self._prompt_graphs.capture(memory)
 
     def _make_pool(self, num_blocks: int) -> None:
         """A pool: zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN."""
@@ -137,6 +143,9 @@ class ModelRunner:
             if all(request.untold_position is None for request in requests):
                 scores, best = self._graphs.run(requests, self._drawn)
                 return self._draw(scores, requests, [], best)
+        if self._prompt_graphs and self._prompt_graphs.serves(plan.sequences):
+            requests, (scores, best) = self._prompt_graphs.run(plan.sequences)
+            return self._draw(scores, requests, [], best) if requests else self._nothing_drawn([])
         token_ids: list[int] = []
         positions: list[int] = []
         slices: list[SequenceSlice] = []
@@ -161,9 +170,12 @@ class ModelRunner:
         hidden = self._model.forward(tokens, upload(positions, self._device), self.pool, self._attention.plan(slices))
         told = [(part, prompt_logprobs(self._model, hidden, part)) for part in prompts]
         if not sampled:
-            return StepInFlight([], self._drawn.nothing(), None, told)
+            return self._nothing_drawn(told)
         last_rows = upload([row for row, _ in sampled], self._device)
         return self._draw(self._model.scores(hidden[last_rows]), [request for _, request in sampled], told)
+
+    def _nothing_drawn(self, told: list[tuple[PromptPart, list[LogprobsOnTheWay]]]) -> StepInFlight:
+        return StepInFlight([], self._drawn.nothing(), None, told)
 
     def _draw(
         self,

@@ -53,6 +53,42 @@ def test_padded_decodes(kernel_device: torch.device) -> None:
     assert torch.equal(before.nan_to_num(7.0), case.pool.nan_to_num(7.0))
 
 
+def test_padded_chunks(kernel_device: torch.device) -> None:
+    """As unpadded ones, to the last bit; and the same addresses for another batch."""
+    case = make_case([(20, 9), (0, 17), (7, 2)], SHAPE, kernel_device)
+    backend, tokens = make_backend(case.pool), 40
+    cos, sin = rope_table(128, 32, 10000.0, kernel_device)
+    pool, padded_pool = case.pool, case.pool.clone()
+    plain = backend.plan(case.slices)
+    expected = _attended(backend, plain, case.qkv.clone(), cos, sin, pool)
+    batch = backend.plan_chunks(case.slices, tokens, 5)
+    assert batch.slots[28:].tolist() == [-1] * 12
+    qkv = torch.full((tokens, 8, 32), NAN, device=kernel_device)
+    qkv[:28] = case.qkv
+    assert torch.equal(_attended(backend, batch, qkv, cos, sin, padded_pool)[:28], expected)
+    assert torch.equal(pool.nan_to_num(7.0), padded_pool.nan_to_num(7.0))
+    parts = (batch.positions, batch.slots, batch.tables, *batch.chunks, batch.tile_seqs, batch.tile_tokens)
+    seen = [(x.data_ptr(), x.shape) for x in parts]
+    batch = backend.plan_chunks(case.slices[1:2], tokens, 5)
+    parts = (batch.positions, batch.slots, batch.tables, *batch.chunks, batch.tile_seqs, batch.tile_tokens)
+    assert [(x.data_ptr(), x.shape) for x in parts] == seen
+    with pytest.raises(ValueError, match="got 3 sequences to pad, expected fewer than 3"):
+        backend.plan_chunks(case.slices, tokens, 3)
+
+
+def _attended(
+    backend: TritonAttention,
+    batch: FlatBatch,
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    pool: torch.Tensor,
+) -> torch.Tensor:
+    at = batch.positions.long()
+    rotated = backend.rotate_and_write(qkv, cos[at], sin[at], pool, LAYER, batch, 4)
+    return backend.attend(rotated, pool, LAYER, batch, 0.2)
+
+
 def test_a_padded_size_keeps_its_addresses(kernel_device: torch.device) -> None:
     backend = make_backend(torch.zeros(64, 2, 1, 2, 8, 32, device=kernel_device))
     tables = np.arange(64, dtype=np.int32).reshape(4, 16)

@@ -55,13 +55,13 @@ def size(probe: FakeProbe, utilization: float = 0.9, max_model_len: int = 64) ->
 
 
 def test_fills_its_share_behind_weights_and_the_largest_step() -> None:
-    assert size(FakeProbe()) == 900 - 100 - 50
-    assert size(FakeProbe(), utilization=0.45) == 450 - 100 - 50
+    assert size(FakeProbe()) == 900 - 100 - 2 * 50
+    assert size(FakeProbe(), utilization=0.45) == 450 - 100 - 2 * 50
 
 
 def test_takes_no_more_than_others_have_left() -> None:
-    assert size(FakeProbe(used_elsewhere=50)) == 750
-    assert size(FakeProbe(used_elsewhere=400)) == 1000 - 400 - 100 - 50
+    assert size(FakeProbe(used_elsewhere=50)) == 700
+    assert size(FakeProbe(used_elsewhere=400)) == 1000 - 400 - 100 - 2 * 50
 
 
 @pytest.mark.parametrize("utilization", [0.15, 0.1])
@@ -100,7 +100,7 @@ def test_a_model_runs_the_largest_step_and_then_gets_its_pool(
     probe = FakeProbe()
     monkeypatch.setattr(runner_module, "make_sizing", lambda *args: Sizing(*args[:3], probe))
     runner = ModelRunner(config, load_model_spec(str(tiny_llama), None), 64)
-    assert runner.num_blocks == runner.pool.shape[0] == 750
+    assert runner.num_blocks == runner.pool.shape[0] == 700
     assert not runner.pool.any()
 
 

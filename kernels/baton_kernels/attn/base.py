@@ -44,9 +44,9 @@ class Span(NamedTuple):
 class FlatBatch(NamedTuple):
     """A step's batch as views of persistent device buffers; their addresses depend on the numbers of rows alone.
 
-    So what was captured into a CUDA graph over `decodes` with some padded size serves every later batch that
-    `BatchBuffers.fill_decodes` lays out with the same padded size. `chunks` and `prompts` are for steps outside of
-    graphs.
+    So what was captured into a CUDA graph over `decodes` or `chunks` with some padded size serves every later batch
+    that `BatchBuffers.fill_decodes` or `fill_chunks` lays out with the same padded size. `prompts` are for steps
+    outside of graphs.
     """
 
     backend: "AttentionBackend"

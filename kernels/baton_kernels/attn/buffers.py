@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.attn.base import AttentionBackend, FlatBatch, SequenceTensors, Span
-from baton_kernels.attn.flat_plan import FlatPlan, Ints, plan_decodes, plan_sequences
+from baton_kernels.attn.flat_plan import FlatPlan, Ints, pad_chunks, plan_decodes, plan_sequences
 
 if TYPE_CHECKING:
     from baton_kernels.attention import SequenceSlice
@@ -62,6 +62,20 @@ class BatchBuffers:
             ValueError: more sequences or blocks than the buffers were made for.
         """
         return self._upload(backend, plan_decodes(tables, contexts, self._block_size, padded))
+
+    def fill_chunks(
+        self, backend: AttentionBackend, sequences: "Sequence[SequenceSlice]", tokens: int, seqs: int
+    ) -> FlatBatch:
+        """Sequences with several new tokens each, fewer than `seqs`, padded to `tokens` in all; for replays of a graph.
+
+        The same `tokens` and `seqs` give the same addresses and shapes. Rows behind the sequences are as in
+        `fill_decodes`, but what attention leaves in them is undefined.
+
+        Raises:
+            ValueError: a sequence with one token, or more than there is room for.
+        """
+        plan = plan_sequences(sequences, self._block_size, self._tokens_per_tile, tokens + 1)
+        return self._upload(backend, pad_chunks(plan, tokens, seqs, tokens // self._tokens_per_tile + seqs))
 
     def _upload(self, backend: AttentionBackend, plan: FlatPlan) -> FlatBatch:
         segments = plan.segments()

@@ -100,6 +100,31 @@ def plan_decodes(tables: Ints, contexts: Ints, block_size: int, padded: int) -> 
     return FlatPlan(positions, slots, rows, lengths, attended, table_starts, none, none, entries, padded, 0, 0)
 
 
+def pad_chunks(plan: FlatPlan, tokens: int, seqs: int, tiles: int) -> FlatPlan:
+    """`plan`, of chunks alone, with as many tokens, sequences and tiles; what is added writes and attends to nothing.
+
+    Args:
+        seqs: more than the plan's, since tiles that are added belong to one that is added
+    """
+
+    def padded(array: Ints, size: int, value: int = 0) -> Ints:
+        return np.concatenate([array, np.full(size - len(array), value, np.int32)])
+
+    if plan.num_decodes or plan.num_prompts or len(plan.firsts) >= seqs:
+        raise ValueError(f"got {len(plan.firsts)} sequences to pad, expected fewer than {seqs}, and chunks alone")
+    return plan._replace(
+        positions=padded(plan.positions, tokens),
+        slots=padded(plan.slots, tokens, -1),
+        firsts=padded(plan.firsts, seqs),
+        lengths=padded(plan.lengths, seqs),
+        contexts=padded(plan.contexts, seqs),
+        table_starts=padded(plan.table_starts, seqs),
+        tile_seqs=padded(plan.tile_seqs, tiles, seqs - 1),
+        tile_tokens=padded(plan.tile_tokens, tiles),
+        num_chunk_tiles=tiles,
+    )
+
+
 def _offsets(counts: Ints) -> Ints:
     """[n] where each of n runs begins."""
     return (np.cumsum(counts) - counts).astype(np.int32)

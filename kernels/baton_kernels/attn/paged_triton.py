@@ -26,7 +26,7 @@ class Limits(NamedTuple):
 
 
 class TritonAttention(AttentionBackend):
-    """`rotate_and_write` and `attend` are graph-safe for batches of decodes alone; `plan` and `plan_decodes` are not.
+    """`rotate_and_write` and `attend` are graph-safe for batches of decodes or of chunks alone; what plans them is not.
 
     Both allocate what they return, which under capture comes from the graph's own memory.
     """
@@ -74,6 +74,10 @@ class TritonAttention(AttentionBackend):
     def plan_decodes(self, tables: Ints, contexts: Ints, padded: int) -> FlatBatch:
         """A batch of decodes for a graph's replay, as `BatchBuffers.fill_decodes`."""
         return self.buffers.fill_decodes(self, tables, contexts, padded)
+
+    def plan_chunks(self, sequences: "Sequence[SequenceSlice]", tokens: int, seqs: int) -> FlatBatch:
+        """A batch of chunks for a graph's replay, as `BatchBuffers.fill_chunks`."""
+        return self.buffers.fill_chunks(self, sequences, tokens, seqs)
 
     def rotate_and_write(
         self,

@@ -125,7 +125,7 @@ def _prefill_kernel(
         block_stride, value_stride, slot_stride,
         DIM, DIM_PAD, BLOCK_SIZE, TILE, True, WINDOWED, CAPPED, UPCAST,
     )  # fmt: skip
-    acc = acc / total[:, None]
+    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]  # 0: a tile of nothing, in a padded batch
     to = out + row[:, None] * out_stride + head[:, None] * DIM + column[None, :]
     tl.store(to, acc.to(out.dtype.element_ty), mask=mine)
 
