@@ -50,10 +50,9 @@ class DecodeGraphs:
         self._graphs: dict[int, _Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, memory: Any) -> None:
+    def capture(self, memory: Any, stream: torch.cuda.Stream) -> None:
         """Captures all sizes, the largest first, whose `memory` the others then share."""
         start = time.perf_counter()
-        stream = torch.cuda.Stream(self._pool.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for size in reversed(self._sizes):

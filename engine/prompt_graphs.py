@@ -49,10 +49,9 @@ class PromptGraphs:
         self._graphs: dict[int, _Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, memory: Any) -> None:
+    def capture(self, memory: Any, stream: torch.cuda.Stream) -> None:
         """Captures sizes as long as a step is shorter than its launches; `memory` is shared with other graphs."""
         start = time.perf_counter()
-        stream = torch.cuda.Stream(self._pool.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for size in self._sizes:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from baton.errors import BatonError, ErrorCode
@@ -70,6 +71,8 @@ class ModelRunner:
             spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
+        if self.on_gpu:
+            self._capture_stream = torch.cuda.Stream(self._device)
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
         self._drawn = DrawnTokens(config.scheduler.max_num_seqs, self._device)
@@ -94,8 +97,8 @@ class ModelRunner:
             model, self._attention, self.pool, steps.max_num_batched_tokens, steps.max_num_seqs
         )
         memory = torch.cuda.graph_pool_handle()
-        self._graphs.capture(memory)
-        self._prompt_graphs.capture(memory)
+        self._graphs.capture(memory, self._capture_stream)
+        self._prompt_graphs.capture(memory, self._capture_stream)
 
     def _make_pool(self, num_blocks: int) -> None:
         """A pool: zeros, since masked positions are read, and a NaN times a weight of zero is still a NaN."""
@@ -109,6 +112,9 @@ class ModelRunner:
     def _peak_run(self, plan: StepPlan, num_blocks: int) -> None:
         """Executes `plan` over a pool that is there for it alone."""
         self._make_pool(num_blocks)
+        if self.on_gpu:  # cuBLAS keeps a workspace for each stream
+            with torch.cuda.stream(self._capture_stream):
+                F.linear(*torch.ones(2, 64, 64, dtype=_DTYPES[self.layout.dtype], device=self._device))
         self.execute(plan)
         del self.pool, self._attention
 
