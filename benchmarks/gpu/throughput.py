@@ -45,9 +45,9 @@ def main() -> None:
     gpu, lines = torch.cuda.get_device_name(), []
     for model in args.models:
         core = Core(model, args.max_num_batched_tokens, max_model_len=4096, overlap=overlap, max_seqs=args.max_num_seqs)
-        for _ in range(2):  # compiles kernels, for few and for many tokens
-            core.add(2048, 4, TEMPERATURES[model])
-            core.finish()
+        for num_in in (2048, *range(100, 1100, 20)):  # compiles kernels, for few and for many tokens
+            core.add(num_in, 4, TEMPERATURES[model])
+        core.finish()
         warm, steps = core.num_told, core.role.context.counts.num_steps
         for num_in, num_out in lengths(model):
             core.add(num_in, num_out, TEMPERATURES[model])
