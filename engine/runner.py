@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -71,7 +72,7 @@ class ModelRunner:
             spec, _DTYPES[config.dtype], self._device, max_model_len, config.load_format, config.model_impl
         )
         self.layout = msgspec.structs.replace(self.layout, order=self._model.kv_order)
-        if self.on_gpu:
+        if self._device.type == "cuda":
             self._capture_stream = torch.cuda.Stream(self._device)
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
@@ -80,7 +81,7 @@ class ModelRunner:
         self.num_blocks = sizing.num_blocks(self._peak_run)
         self._make_pool(self.num_blocks)
         self._swap: SwapBuffer | None = None
-        if self.on_gpu and not spec.moe and isinstance(self._model, Decoder):
+        if self._device.type == "cuda" and not spec.moe and isinstance(self._model, Decoder):
             self._capture_graphs(self._model, spec)
 
     def _capture_graphs(self, model: Decoder, spec: ModelSpec) -> None:
@@ -112,7 +113,7 @@ class ModelRunner:
     def _peak_run(self, plan: StepPlan, num_blocks: int) -> None:
         """Executes `plan` over a pool that is there for it alone."""
         self._make_pool(num_blocks)
-        if self.on_gpu:  # cuBLAS keeps a workspace for each stream
+        if self._device.type == "cuda":  # cuBLAS keeps a workspace for each stream
             with torch.cuda.stream(self._capture_stream):
                 F.linear(*torch.ones(2, 64, 64, dtype=_DTYPES[self.layout.dtype], device=self._device))
         self.execute(plan)
@@ -153,16 +154,17 @@ class ModelRunner:
             requests, (scores, best) = self._prompt_graphs.run(plan.sequences)
             return self._draw(scores, requests, [], best) if requests else self._nothing_drawn([])
         token_ids: list[int] = []
-        positions: list[int] = []
+        positions = []
         slices: list[SequenceSlice] = []
         sampled: list[tuple[int, Request]] = []
         prompts: list[PromptPart] = []
         late: list[tuple[int, Request]] = []
         for request, num_tokens, wants_token in plan.sequences:
             start = request.num_computed_tokens
-            token_ids += request.tokens[start : start + num_tokens]
-            positions += range(start, start + num_tokens)
-            if len(token_ids) < len(positions):
+            known = request.tokens[start : start + num_tokens]
+            token_ids += known
+            positions.append(np.arange(start, start + num_tokens))
+            if len(known) < num_tokens:
                 late.append((len(token_ids), request))
                 token_ids.append(0)
             if spoken_of := request.positions_told_by(num_tokens):
@@ -173,7 +175,8 @@ class ModelRunner:
                 sampled.append((len(token_ids) - 1, request))
         tokens = upload(token_ids, self._device)
         self._drawn.insert(late, tokens)
-        hidden = self._model.forward(tokens, upload(positions, self._device), self.pool, self._attention.plan(slices))
+        at = upload(np.concatenate(positions), self._device)
+        hidden = self._model.forward(tokens, at, self.pool, self._attention.plan(slices))
         told = [(part, prompt_logprobs(self._model, hidden, part)) for part in prompts]
         if not sampled:
             return self._nothing_drawn(told)
