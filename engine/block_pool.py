@@ -1,6 +1,6 @@
 """Which block is whose: free list, reference counts, prefix cache with LRU eviction, and quarantine."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from baton.types import BlockStats, FenceCounts
@@ -18,7 +18,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._caching = enable_prefix_caching
         self._free: deque[int] = deque(range(num_blocks))
-        self._cached: dict[int, None] = {}  # insertion order is LRU order
+        # Oldest first. A plain dict's first key is found behind all that were taken out before it: 60 us with 52,000.
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._refs = [0] * num_blocks
         self._hash_of: dict[int, bytes] = {}
         self._block_of: dict[bytes, int] = {}
@@ -42,8 +43,7 @@ class BlockPool:
         return blocks
 
     def _evict(self) -> int:
-        block = next(iter(self._cached))
-        del self._cached[block]
+        block, _ = self._cached.popitem(last=False)
         self._forget(block)
         return block
 

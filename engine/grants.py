@@ -2,15 +2,56 @@
 
 import dataclasses
 import uuid
+from typing import Protocol
 
 import msgspec
 
 from baton.errors import BatonError, ErrorCode
-from baton.types import Grant, KvEndpoint, KvReady
-from engine.context import EngineContext
+from baton.types import Grant, KvEndpoint, KvLayout, KvReady
+from engine.block_pool import BlockPool
+from engine.config import EngineConfig
 from engine.request import Key, Request
+from engine.scheduler.blocks import RequestBlocks
 
 RETRY_AFTER_S = 0.2
+
+
+class LaidOut(Protocol):
+    """What has KV, or stands for it."""
+
+    @property
+    def layout(self) -> KvLayout:
+        """Of one block."""
+        ...
+
+
+class GrantContext(Protocol):
+    """What grants need of an `EngineContext`."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """The worker, its lease and its scheduler."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+        ...
+
+    @property
+    def pool(self) -> BlockPool:
+        """All blocks."""
+        ...
+
+    @property
+    def blocks(self) -> RequestBlocks:
+        """The same, by request."""
+        ...
+
+    @property
+    def runner(self) -> LaidOut:
+        """Whose KV is granted."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,7 +67,7 @@ class OpenGrant:
 class GrantTable:
     """All open grants of one decode worker."""
 
-    def __init__(self, context: EngineContext, endpoint: KvEndpoint) -> None:
+    def __init__(self, context: GrantContext, endpoint: KvEndpoint) -> None:
         self._context = context
         self._endpoint = endpoint
         self._open: dict[str, OpenGrant] = {}

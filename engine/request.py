@@ -2,11 +2,14 @@
 
 import dataclasses
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from baton.block_hash import extend_hashes
 from baton.types import SamplingParams
-from engine.grammar.state import GrammarState
 from engine.messages import ComputeSpan, Timeline, WriteSpan
+
+if TYPE_CHECKING:  # it holds token masks: importing it takes torch, which plans need not
+    from engine.grammar.state import GrammarState
 
 Key = tuple[str, int]  # (request_id, epoch)
 Rank = tuple[float, int]  # lower is served first; engine/scheduler/policy.py
@@ -22,7 +25,7 @@ class Request:
     tokens: list[int]  # prompt, then output; at first with the output that an earlier attempt has delivered
     queued_unix_ns: int
     last_hash: bytes  # of the last full block hashed so far; the root hash at first
-    grammar: GrammarState | None = None  # None: free text
+    grammar: "GrammarState | None" = None  # None: free text
     block_ids: list[int] = dataclasses.field(default_factory=list)
     hashes: list[bytes] = dataclasses.field(default_factory=list)  # of the full blocks of `tokens`
     num_computed_tokens: int = 0  # whose KV is in `block_ids`, or will be when the steps in flight have ended

@@ -16,6 +16,7 @@ from gateway.attempt import Job
 from gateway.config import Limits
 from gateway.metrics import GatewayMetrics
 from gateway.pool import Hold
+from gateway.refusals import Refusals
 from gateway.release import release_grant
 from gateway.router import Apart, Local, Router
 from gateway.worker import Worker
@@ -23,7 +24,6 @@ from gateway.worker_errors import WorkerFailure, worker_error
 
 logger = logging.getLogger(__name__)
 
-_MIN_RETRY_S = 0.01
 _MOVE_ROOM_TOKENS = 64  # that a request may draw while its KV travels; then it stops until the rest has arrived
 
 InBackground = Callable[[Coroutine[Any, Any, None]], object]
@@ -63,18 +63,15 @@ class Placement:
             BatonError: RESOURCE_EXHAUSTED when there was no room in time, UNAVAILABLE when workers are missing or died.
         """
         clock = asyncio.get_running_loop().time
-        started = clock()
         remaining_s = job.remaining_s()
-        give_up_at = started + min(self._limits.max_reserve_wait_s, remaining_s if remaining_s is not None else 1e9)
-        refusals: dict[WorkerRef, tuple[float, BatonError]] = {}  # when to try again, and what was said
+        wait_s = min(self._limits.max_reserve_wait_s, remaining_s if remaining_s is not None else 1e9)
+        refusals = Refusals(clock(), wait_s)
         while True:
-            plan = await self._route(job, refusals.keys() | set(failed))
+            plan = await self._route(job, refusals.workers | set(failed))
             hold.switch(plan.workers)
             if isinstance(plan, Local):
                 return plan
-            try_at, refusal = refusals.pop(plan.decode.ref, (0.0, None))
-            if refusal is not None and try_at >= give_up_at:
-                raise _no_room(refusal, clock() - started)
+            try_at = refusals.try_at_s(plan.decode.ref, clock())
             try:
                 reserve_s = clock()
                 with job.trace.child("decode.reserve") as span:
@@ -84,10 +81,8 @@ class Placement:
                     self._metrics.reserve_seconds.observe(clock() - reserve_s)
                     return Granted(plan, response.grant, response.renew_after_ms / 1000)
             except BatonError as error:
-                if error.code is not ErrorCode.RESOURCE_EXHAUSTED or error.retry_after_s is None:
-                    raise
+                refusals.add(plan.decode.ref, error, clock())
                 self._metrics.refusals.inc()
-                refusals[plan.decode.ref] = (clock() + max(error.retry_after_s, _MIN_RETRY_S), error)
 
     async def elsewhere(self, job: Job, source: Worker) -> Elsewhere:
         """Room for a request that `source` decodes, on another decode worker; nothing is waited for.
@@ -164,12 +159,3 @@ async def _give_back(job: Job, worker: Worker, calling: "asyncio.Task[worker_pb2
         logger.info("%s: cancelled while reserving, and nothing was granted: %s", job.request_id, error)
         return
     await release_grant(job, worker, grant, fenced=True)  # prefill has not begun
-
-
-def _no_room(refusal: BatonError, waited_s: float) -> BatonError:
-    return BatonError(
-        ErrorCode.RESOURCE_EXHAUSTED,
-        f"no decode worker has room for this request after {waited_s:.1f} s ({refusal.message}); send it again later, "
-        "with a longer deadline, or start more decode workers",
-        refusal.retry_after_s,
-    )

@@ -62,9 +62,12 @@ class RetryBudget:
 class Recovery:
     """The failures of one request so far, and what follows from each."""
 
-    def __init__(self, policy: RetryPolicy, budget: RetryBudget) -> None:
+    def __init__(
+        self, policy: RetryPolicy, budget: RetryBudget, uniform: Callable[[float, float], float] = random.uniform
+    ) -> None:
         self._policy = policy
         self._budget = budget
+        self._uniform = uniform
         self._num_attempts = 0  # that count
         self._died: set[WorkerRef] = set()
         self.last: BatonError | None = None
@@ -102,7 +105,7 @@ class Recovery:
             )
         if self._num_attempts == 1:
             return 0.0
-        return random.uniform(0, self._policy.backoff_s * 2 ** (self._num_attempts - 2))
+        return self._uniform(0, self._policy.backoff_s * 2 ** (self._num_attempts - 2))
 
     def _in_context(self, error: BatonError) -> BatonError:
         """No worker to go to: says why one was needed."""

@@ -47,6 +47,6 @@ class PriorityPolicy(SchedulingPolicy):
         return (self._clock() + request.priority * self._aging_s, next(self._arrivals))
 
 
-def make_policy(config: SchedulerConfig) -> SchedulingPolicy:
+def make_policy(config: SchedulerConfig, clock: Callable[[], float] = time.monotonic) -> SchedulingPolicy:
     """The policy that `--scheduling-policy` names."""
-    return PriorityPolicy(config.priority_aging_s) if config.policy == "priority" else FcfsPolicy()
+    return PriorityPolicy(config.priority_aging_s, clock) if config.policy == "priority" else FcfsPolicy()

@@ -1,7 +1,7 @@
 """Taking a request's blocks away, and giving it its KV back: from host memory, or by computing it again."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.request import Request
 from engine.scheduler.base import BlockCopies
@@ -18,19 +18,26 @@ class Preemption:
     both before it computes (`BlockCopies`).
     """
 
-    def __init__(self, blocks: RequestBlocks, space: SwapSpace, costs: PreemptionCosts) -> None:
+    def __init__(
+        self,
+        blocks: RequestBlocks,
+        space: SwapSpace,
+        costs: PreemptionCosts,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self.space = space
         self.num_preemptions = 0
         self.num_swaps = 0  # of them
         self._blocks = blocks
         self._costs = costs
+        self._clock_ns = clock_ns
         self._outs: list[tuple[int, int]] = []  # (device block, host block)
         self._ins: list[tuple[int, int]] = []  # (host block, device block)
 
     def preempt(self, request: Request) -> None:
         """Frees all its device blocks."""
         self.num_preemptions += 1
-        request.preempted_unix_ns.append(time.time_ns())
+        request.preempted_unix_ns.append(self._clock_ns())
         num_tokens = request.num_computed_tokens
         used = self._blocks.blocks_for(num_tokens)
         if self._costs.prefers_swap(num_tokens, used):
