@@ -34,12 +34,14 @@ class WorkloadOptions(msgspec.Struct, frozen=True):
     scale: Scale = Scale()
 
 
-def make_workload(options: WorkloadOptions) -> Workload:
-    """Raises:
+def make_workload(options: WorkloadOptions, source: TokenSource | None = None) -> Workload:
+    """`source`: of something that stands for tokens, as a simulator has.
+
+    Raises:
     BatonError: INVALID_ARGUMENT for options that make no workload, or a trace that cannot be read.
     """
     _check(options)
-    source = TokenSource(options.seed, options.vocab_size)
+    source = source or TokenSource(options.seed, options.vocab_size)
     inputs, outputs = (Lengths(mean, options.length_spread) for mean in (options.input_tokens, options.output_tokens))
     if options.kind == "random":
         return RandomPrompts(source, inputs, outputs)

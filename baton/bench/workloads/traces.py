@@ -45,7 +45,7 @@ class Trace(Workload):
 
     def session(self, number: int) -> Session:
         line = self._lines[number]
-        tokens: list[int] = []
+        tokens = self._source.tokens(0, _OWN, number)  # a simulator's source makes something else than lists
         for hash_id in line.hash_ids:
             tokens += self._source.tokens(self._block_tokens, _BLOCK, hash_id)
         tokens = tokens[: line.input_tokens]
