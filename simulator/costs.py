@@ -130,6 +130,7 @@ class Costs(msgspec.Struct, frozen=True):
     messages: MessageCosts = MessageCosts()
     overlap: bool = False  # decode steps are planned while the one before runs
     kv_bytes_per_token: float = 0.0
+    kv_bytes: float = 0.0  # of one worker's pool
 
 
 def read_costs(path: Path) -> Costs:

@@ -3,6 +3,8 @@
 import array
 import math
 
+import numpy as np
+
 from baton.bench.rows import RequestRow
 
 Log = array.array  # of moments, in seconds
@@ -53,19 +55,19 @@ class Record:
         self.stretches = (*self.stretches, (log, start, end))
         self.num_delivered += end - start
 
-    def moments_s(self) -> list[float]:
-        """When each token was drawn."""
-        moments = [] if math.isnan(self.first_s) else [self.first_s]
-        for log, start, end in self.stretches:
-            moments += log[start:end]
-        return moments
+    def arrivals_ms(self, token_s: float) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """When each token came, since the request was sent; `token_s` is a token's way to the client.
+
+        No token comes before the one in front of it.
+        """
+        moments = [] if math.isnan(self.first_s) else [[self.first_s]]
+        moments += [log[start:end] for log, start, end in self.stretches]  # type: ignore[misc]
+        if not moments:
+            return np.zeros(0)
+        return np.maximum.accumulate((np.concatenate(moments) + (token_s - self.sent_s)) * 1e3)
 
     def row(self, token_s: float) -> RequestRow:
-        """`token_s`: a token's way to the client. No token comes before the one in front of it."""
-        arrivals, newest = [], 0.0
-        for moment_s in self.moments_s():
-            newest = max(newest, (moment_s + token_s - self.sent_s) * 1e3)
-            arrivals.append(newest)
+        """`token_s` as in `arrivals_ms`."""
         return RequestRow(
             session=self.session,
             turn=self.turn,
@@ -76,7 +78,7 @@ class Record:
             input_tokens=self.input_tokens,
             output_tokens=self.num_delivered,
             cached_tokens=self.cached_tokens,
-            arrivals_ms=arrivals,
+            arrivals_ms=self.arrivals_ms(token_s).tolist(),
             error=self.error,
             message=self.message,
         )

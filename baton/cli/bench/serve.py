@@ -18,17 +18,16 @@ from baton.bench.row_files import check_parquet
 from baton.bench.run_folder import REPORT, Run, describe, write_run
 from baton.bench.slo import closest_miss, parse_slo
 from baton.bench.summary import summarize
-from baton.bench.workloads.options import WORKLOADS, WorkloadOptions, make_workload
-from baton.bench.workloads.traces import Scale
+from baton.bench.workloads.options import WORKLOADS, make_workload
+from baton.cli.bench.load_flags import DEFAULT_REQUESTS, load_options
 from baton.cli.bench.summary_table import print_summary
 from baton.cli.generate import DEFAULT_GATEWAY
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.local.run_folder import read_run_file
 
-_DEFAULT_REQUESTS = 200
-
 
 def serve(
+    context: typer.Context,
     target: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +51,7 @@ def serve(
     concurrency: Annotated[int | None, typer.Option(help="Closed loop: so many requests at once.")] = None,
     requests: Annotated[
         int | None,
-        typer.Option(help=f"Stop after so many (conversations). Default: {_DEFAULT_REQUESTS}; a trace's all."),
+        typer.Option(help=f"Stop after so many (conversations). Default: {DEFAULT_REQUESTS}; a trace's all."),
     ] = None,
     duration_s: Annotated[float | None, typer.Option(help="Send for so long.")] = None,
     warmup: Annotated[int, typer.Option(help="Requests before the load, not counted; other prompts.")] = 4,
@@ -98,44 +97,7 @@ def serve(
     labels = parse_labels(label or [])
     if parquet:
         check_parquet()
-    if arrivals is None:
-        arrivals = "closed" if concurrency is not None else "trace" if workload == "trace" else "poisson"
-    elif (arrivals == "closed") != (concurrency is not None):
-        raise invalid(f"got --arrivals {arrivals} with --concurrency {concurrency}, expected --concurrency with closed")
-    if requests is None and duration_s is None and workload != "trace":
-        requests = _DEFAULT_REQUESTS
-    options = LoadOptions(
-        target=target or default_target(),
-        model=model,
-        workload=WorkloadOptions(
-            kind=workload,
-            seed=seed if prompt_seed is None else prompt_seed,
-            vocab_size=vocab_size,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            length_spread=length_spread,
-            prefix_tokens=prefix_tokens,
-            num_prefixes=prefixes,
-            num_turns=turns,
-            think_s=think_s,
-            document_tokens=document_tokens,
-            num_questions=questions,
-            trace=trace,
-            scale=Scale(speed, length_scale, longest_request),
-        ),
-        arrivals=arrivals,
-        rate=rate,
-        burstiness=burstiness,
-        concurrency=concurrency or 1,
-        num_sessions=requests,
-        duration_s=duration_s,
-        num_warmup=warmup,
-        drain_s=drain_s,
-        timeout_s=timeout_s,
-        temperature=temperature,
-        seed=seed,
-        num_processes=processes,
-    )
+    options = load_options(context.params, target or default_target())
     console = Console()
     options = complete(options)
     notes = list(make_workload(options.workload).notes)

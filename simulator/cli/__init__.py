@@ -1,0 +1,1 @@
+"""`baton simulate` and its commands."""

@@ -1,0 +1,1 @@
+"""Costs of machines, each made by the command that its `source` names."""

@@ -1,0 +1,1 @@
+"""Costs from measurements."""
