@@ -22,6 +22,10 @@ class Reason(enum.StrEnum):
 
     DRAINING = "draining"  # the worker is being stopped: it takes nothing new, or has ended what it could not finish
     ENGINE_DIED = "engine_died"
+    # The gateway has not started the request (docs/admission.md).
+    QUEUE_FULL = "queue_full"
+    CLIENT_QUEUE_FULL = "client_queue_full"
+    DEADLINE_TOO_SHORT = "deadline_too_short"
 
 
 class BatonError(Exception):

@@ -80,11 +80,29 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default = getattr(defaults, f"slo_{name}_ms")
         text = f"objective for a request's {what}, for metrics (%(default)g)"
         parser.add_argument(f"--slo-{name}-ms", type=float, default=default, help=text)
+    parser.add_argument(
+        "--max-queued",
+        type=int,
+        default=defaults.max_queued,
+        help="requests that may wait to be started (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-queued-per-client",
+        type=int,
+        default=defaults.max_queued_per_client,
+        help="the same of one client (%(default)s)",
+    )
     options = parser.parse_args(argv)
     if not 1 <= options.max_message_mib <= _TRANSPORT_MAX_MIB:
         parser.error(f"--max-message-mib: got {options.max_message_mib}, expected 1 to {_TRANSPORT_MAX_MIB}")
     if options.max_attempts < 1:
         parser.error(f"--max-attempts: got {options.max_attempts}, expected at least 1")
+    for flag, count in (
+        ("--max-queued", options.max_queued),
+        ("--max-queued-per-client", options.max_queued_per_client),
+    ):
+        if count < 1:
+            parser.error(f"{flag}: got {count}, expected at least 1")
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: got {options.port}, expected 0 to 65535")
     if options.http_port is not None and not 0 <= options.http_port <= 65535:

@@ -30,6 +30,11 @@ class Answers:
         """Whether all have ended."""
         return len(self._reasons) == len(self._answers)
 
+    @property
+    def num_tokens(self) -> int:
+        """Of all of them so far."""
+        return sum(answer.num_tokens for answer in self._answers)
+
     def stopped(self, index: int) -> bool:
         """Whether a stop string was found in an answer: it ends with the tokens so far."""
         return self._answers[index].stopped
@@ -51,7 +56,7 @@ class Answers:
         self._trace.set(
             {
                 "gen_ai.usage.input_tokens": self._num_prompt_tokens,
-                "gen_ai.usage.output_tokens": sum(answer.num_tokens for answer in self._answers),
+                "gen_ai.usage.output_tokens": self.num_tokens,
                 "gen_ai.response.finish_reasons": tuple(self._reasons[index].value for index in sorted(self._reasons)),
             }
         )

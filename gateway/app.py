@@ -10,6 +10,9 @@ from baton.rpc import inference_pb2_grpc
 from baton.telemetry.exposition import Metrics
 from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
+from gateway.admission.core import AdmissionCore
+from gateway.admission.front import Admission
+from gateway.admission.metrics import AdmissionMetrics
 from gateway.chat import ChatConfig
 from gateway.config import GatewayConfig, Limits
 from gateway.http.app import make_app
@@ -57,15 +60,19 @@ class Gateway:
         self.pool = Pool(directory, limits)
         PoolFigures(self.metrics, self.pool)
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
+        core = AdmissionCore(config.admission, asyncio.get_running_loop().time)
+        self.admission = admission = Admission(core, AdmissionMetrics(self.metrics))
         self.orchestrator = Orchestrator(
-            self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts), figures
+            self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts), figures, admission.worker_refused
         )
         self._server = Server([SERVICE_NAME])
         self._http: HttpServer | None = None
         self.http_port: int | None = None  # once started, where there is one
         validator = Validator(spec, codec, config.max_message_mib)
         chat = ChatConfig(config.tool_call_parser, config.reasoning_parser)
-        service = InferenceService(spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures)
+        service = InferenceService(
+            spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures, admission
+        )
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
         if config.http_port is not None:
             front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s)

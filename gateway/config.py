@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.load_options import LoadFormat
+from gateway.admission.base import AdmissionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,18 @@ class GatewayConfig:
     # Objectives that metrics count requests by; by default those of MLPerf Inference's server scenario for Llama 2 70B.
     slo_ttft_ms: float = 2000.0
     slo_itl_ms: float = 200.0
+    max_queued: int = 4096  # requests that wait to be started
+    max_queued_per_client: int = 1024
 
     @property
     def slo(self) -> "Slo":
         """What a request is to keep."""
         return Slo(self.slo_ttft_ms / 1000, self.slo_itl_ms / 1000)
+
+    @property
+    def admission(self) -> AdmissionConfig:
+        """What bounds the queue."""
+        return AdmissionConfig(self.max_queued, self.max_queued_per_client, ttft_s=self.slo.ttft_s)
 
 
 @dataclass(frozen=True, slots=True)

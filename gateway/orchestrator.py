@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -161,13 +161,20 @@ class Orchestrator:
     """Starts runs, and finishes their clean-up even when their clients are gone."""
 
     def __init__(
-        self, pool: Pool, router: Router, limits: Limits, policy: RetryPolicy, metrics: GatewayMetrics
+        self,
+        pool: Pool,
+        router: Router,
+        limits: Limits,
+        policy: RetryPolicy,
+        metrics: GatewayMetrics,
+        when_refused: Callable[[], None] = lambda: None,
     ) -> None:
+        """`when_refused`: called whenever a decode worker has no room for a request."""
         self.pool = pool
         self.policy = policy
         self.budget = RetryBudget(policy)
         self.metrics = metrics
-        self.placement = Placement(router, limits, self.in_background, metrics)
+        self.placement = Placement(router, limits, self.in_background, metrics, when_refused)
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()  # runs and clean-up
         self._runs: set[Run] = set()

@@ -47,8 +47,16 @@ class Elsewhere(NamedTuple):
 class Placement:
     """Routes requests and reserves room for them."""
 
-    def __init__(self, router: Router, limits: Limits, in_background: InBackground, metrics: GatewayMetrics) -> None:
-        """`in_background` runs clean-up that outlives its request."""
+    def __init__(
+        self,
+        router: Router,
+        limits: Limits,
+        in_background: InBackground,
+        metrics: GatewayMetrics,
+        when_refused: Callable[[], None],
+    ) -> None:
+        """`in_background` runs clean-up that outlives its request; `when_refused` hears of workers without room."""
+        self._when_refused = when_refused
         self._router = router
         self._limits = limits
         self._in_background = in_background
@@ -83,6 +91,7 @@ class Placement:
             except BatonError as error:
                 refusals.add(plan.decode.ref, error, clock())
                 self._metrics.refusals.inc()
+                self._when_refused()
 
     async def elsewhere(self, job: Job, source: Worker) -> Elsewhere:
         """Room for a request that `source` decodes, on another decode worker; nothing is waited for.

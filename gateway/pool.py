@@ -60,6 +60,11 @@ class Pool:
         found = (worker for worker in self._workers.values() if worker.record.role is role)
         return sorted(found, key=lambda worker: worker.name)
 
+    @property
+    def num_decoding(self) -> int:
+        """Registered workers that decode, alone or aggregated."""
+        return sum(worker.record.role is not Role.PREFILL for worker in self._workers.values())
+
     def recently_gone(self) -> list[Gone]:
         """Workers that have left within the last minute and not come back, the newest first."""
         now = time.monotonic()

@@ -1,5 +1,6 @@
 """The gRPC service for clients."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,6 +12,9 @@ from baton.errors import invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
+from gateway.admission.base import Demand
+from gateway.admission.client import client_at
+from gateway.admission.front import Admission
 from gateway.answers import Answers
 from gateway.attempt import Tokens
 from gateway.chat import Chat, ChatConfig
@@ -39,6 +43,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         tracing: Tracing,
         chat_config: ChatConfig,
         metrics: GatewayMetrics,
+        admission: Admission,
     ) -> None:
         self._spec = spec
         self._codec = codec
@@ -49,6 +54,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._chat = Chat(codec, chat_config)
         self._tokens = TokenService(codec, spec.vocab_size)
         self._metrics = metrics
+        self._admission = admission
         self._running: set[str] = set()  # request ids
 
     async def Generate(
@@ -63,14 +69,20 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with scope, _failures_in(trace, figures):
             scope.callback(trace.end)
             scope.callback(figures.end)
+            self._admission.set_workers(self._pool.num_decoding)
+            ticket = self._admission.arrive(client_at(context.peer()), request.priority)
+            scope.callback(ticket.end)
             checked = await self._validator.validate(request, self._max_model_len(), trace)
             self._claim(checked.request_id, scope)
             trace.set(_attributes(checked, self._spec.name, is_chat=request.WhichOneof("prompt") == "chat"))
+            with trace.child("gateway.admit"):
+                await ticket.start(_demand(checked, context.time_remaining()))
             runs = self._orchestrator.start(checked, context.time_remaining(), trace)
             scope.callback(runs.cancel)
             answers = Answers(checked, self._codec, trace)
             async for index, event in runs:
                 if isinstance(event, Tokens):
+                    ticket.first_token()
                     for response in figures.seen(answers.take(index, event)):
                         yield response
                     if not answers.stopped(index):
@@ -80,6 +92,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 if answers.complete:
                     trace.succeed()
                     figures.succeed()
+                    ticket.succeed(answers.num_tokens)
                     scope.close()
                 for response in responses:
                     yield response
@@ -128,6 +141,17 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 def _when_done(context: Any, callback: Callable[[], None]) -> None:
     """`Any`, because grpc-stubs declares a class where gRPC takes any function."""
     context.add_done_callback(lambda _: callback())
+
+
+def _demand(request: ValidatedRequest, remaining_s: float | None) -> Demand:
+    """`remaining_s`: how long the client waits; None: for ever."""
+    return Demand(
+        prompt_tokens=len(request.prompt_token_ids),
+        max_tokens=request.sampling.max_tokens,
+        num_answers=request.num_answers[1],
+        priority=request.priority,
+        deadline=None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s,
+    )
 
 
 def _attributes(request: ValidatedRequest, model: str, is_chat: bool) -> dict[str, AttributeValue]:

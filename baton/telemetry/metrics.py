@@ -132,6 +132,26 @@ WORKER_REQUESTS = _gauge(
     "baton_gateway_worker_requests", "requests", "Requests of this gateway that occupy workers, by role.", _ROLE
 )
 
+ADMISSION_QUEUED = _gauge("baton_gateway_admission_queued", "requests", "Requests that wait to be started.")
+ADMISSION_RUNNING = _gauge(
+    "baton_gateway_admission_running", "answers", "Answers that were started and have not ended."
+)
+ADMISSION_LIMIT = _gauge(
+    "baton_gateway_admission_limit", "answers", "Answers that may be under way, learnt from what workers accept."
+)
+ADMISSION_REFUSALS = _counter(
+    "baton_gateway_admission_refusals_total",
+    "requests",
+    "Requests that were refused before they were started, by why.",
+    Label("reason", ("queue_full", "client_queue_full", "deadline_too_short")),
+)
+ADMISSION_WAIT = _histogram(
+    "baton_gateway_admission_wait_seconds",
+    "seconds",
+    "Of started requests, from the known prompt to the start.",
+    _PART_SECONDS,
+)
+
 # --- the parts of a hand-over, each from the process that measures it ---
 
 HAND_OVER_PART = _histogram(

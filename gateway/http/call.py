@@ -17,15 +17,20 @@ T = TypeVar("T")
 class HttpCall:
     """Stands where `grpc.aio.ServicerContext` does; has what the service uses of it."""
 
-    def __init__(self, metadata: list[tuple[str, str]], deadline: float) -> None:
-        """`deadline`: on the event loop's clock."""
+    def __init__(self, metadata: list[tuple[str, str]], deadline: float, host: str) -> None:
+        """`deadline`: on the event loop's clock. `host`: the client's."""
         self._metadata = metadata
+        self._host = host
         self._deadline = deadline
         self._callbacks: list[Callable[[Any], None]] = []
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         """The caller's trace context."""
         return self._metadata
+
+    def peer(self) -> str:
+        """The client's address, without its port."""
+        return self._host
 
     def time_remaining(self) -> float:
         """Seconds; 0 when the deadline has passed."""
@@ -62,7 +67,8 @@ def deadline_of(request: Request, longest_s: float) -> float:
 
 def make_call(request: Request, deadline: float) -> HttpCall:
     """One for each call of a method; several can serve one request."""
-    return HttpCall([(name, request.headers[name]) for name in _TRACE_HEADERS if name in request.headers], deadline)
+    metadata = [(name, request.headers[name]) for name in _TRACE_HEADERS if name in request.headers]
+    return HttpCall(metadata, deadline, request.client.host if request.client else "")
 
 
 async def responses(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.types import Role
 from gateway.app import Gateway
 from gateway.config import GatewayConfig, Limits
-from tests.fakes.workers import FakeDirectory, FakeWorker, decode_of, prefill_of
+from tests.fakes.workers import FakeDecode, FakeDirectory, FakeWorker, decode_of, prefill_of
 
 PROMPT = list(range(40, 80))
 ANSWER = [100, 101, 102, 103, 104]
@@ -99,13 +99,21 @@ async def running_stack(
     limits: Limits | None = None,
     otlp_endpoint: str | None = None,
     max_attempts: int = 3,
+    replace_decode: Mapping[str, FakeDecode] | None = None,
     **options: Any,
 ) -> AsyncIterator[Stack]:
-    """Workers that answer `ANSWER`, and a gateway in front of them with these `GatewayConfig` options."""
+    """Workers that answer `ANSWER`, and a gateway in front of them with these `GatewayConfig` options.
+
+    Args:
+        replace_decode: decode sides of some workers, by name.
+    """
     directory, workers = FakeDirectory(), {}
     for name, role in roles:
-        workers[name] = FakeWorker(name, role)
-        workers[name].prefill.script, workers[name].decode.script = prefill_of(ANSWER), decode_of(ANSWER)
+        own = (replace_decode or {}).get(name)
+        workers[name] = FakeWorker(name, role, decode=own)
+        workers[name].prefill.script = prefill_of(ANSWER)
+        if own is None:
+            workers[name].decode.script = decode_of(ANSWER)
         directory.records.append(await workers[name].start())
     config = GatewayConfig(
         model=model,

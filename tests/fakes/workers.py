@@ -205,9 +205,16 @@ class FakeDecode(worker_pb2_grpc.DecodeWorkerServicer):
 class FakeWorker:
     """One listening worker of either kind."""
 
-    def __init__(self, name: str, role: Role, incarnation: str = "1", max_model_len: int = 4096) -> None:
+    def __init__(
+        self,
+        name: str,
+        role: Role,
+        incarnation: str = "1",
+        max_model_len: int = 4096,
+        decode: FakeDecode | None = None,
+    ) -> None:
         self.prefill = FakePrefill()
-        self.decode = FakeDecode()
+        self.decode = decode or FakeDecode()
         self._server = Server(["baton.v1.Worker"])
         worker_pb2_grpc.add_PrefillWorkerServicer_to_server(self.prefill, self._server.grpc)
         worker_pb2_grpc.add_DecodeWorkerServicer_to_server(self.decode, self._server.grpc)

@@ -1,0 +1,1 @@
+"""Which requests start now, which wait, and which are refused at once."""
