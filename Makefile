@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
 VENV_FLAGS ?=
 
-.PHONY: demo test model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
+.PHONY: demo test test-compose docker-engine model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
@@ -37,8 +37,20 @@ up: $(BIN)/.installed
 	$(BIN)/baton up
 
 # In this order, but for `make -j`; pytest last.
-test: $(BIN)/.installed-test model lint protos-check
+test: $(BIN)/.installed-test model lint protos-check docker-engine
 	$(BIN)/python -m pytest
+
+# The containers alone.
+test-compose: $(BIN)/.installed-test model docker-engine
+	$(BIN)/python -m pytest tests/compose
+
+# For tests/compose, from Debian's packages, where root may install them; those tests say what is missing. With
+# BATON_NO_DOCKER=1 they are left out.
+docker-engine:
+	test -n "$$BATON_NO_DOCKER" || test "$$(id -u)" != 0 \
+		|| which dockerd docker-compose debootstrap ip iptables > /dev/null || { apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			docker.io docker-compose debootstrap iproute2 iptables > /dev/null; }
 
 model: $(BIN)/.installed
 	$(BIN)/baton fetch smollm2-135m

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from baton.cli import config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
+from baton.cli import collector, config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
 from baton.cli.bench.app import bench
 from baton.cli.top.command import top
 from baton.errors import BatonError
@@ -25,6 +25,7 @@ app.command("up")(up.up)
 app.command("generate")(generate.generate)
 app.command("top")(top)
 app.command("drain")(drain.drain)
+app.command("collector")(collector.collector)
 app.command("fetch")(fetch_command.fetch)
 app.command("config")(config_command.config)
 app.command("doctor")(doctor.doctor)

@@ -27,7 +27,7 @@ class Identity:
         return WorkerRecord(
             worker=self._ref,
             role=self._role,
-            address=self.options.advertise_address or f"{self.options.host}:{port}",
+            address=self._address(port),
             model=self.options.served_name,
             model_fingerprint=facts.layout.model_fingerprint,
             block_size=facts.layout.block_size,
@@ -35,6 +35,11 @@ class Identity:
             num_blocks=facts.num_blocks,
             kv_dtype=facts.layout.dtype,
         )
+
+    def _address(self, port: int) -> str:
+        """`port`: the bound one, which stands in for one that was left open."""
+        host, _, advertised = (self.options.advertise_address or f"{self.options.host}:0").rpartition(":")
+        return f"{host}:{port if advertised == '0' else advertised}"
 
     def info(self, facts: EngineFacts) -> worker_pb2.WorkerInfo:
         """For WorkerControl."""

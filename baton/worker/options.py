@@ -9,8 +9,10 @@ import msgspec
 
 from baton.arguments import parse_bytes
 from baton.config import POLICIES, PROCESS_CONNECTORS
+from baton.errors import BatonError
 from baton.fetch.cache import parse_model
 from baton.load_options import LoadFormat, ModelImpl, default_name
+from baton.worker.advertise import AUTO, own_address
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -64,7 +66,11 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 
 
 def parse_options(role: str, arguments: Sequence[str] | None = None, can_aggregate: bool = False) -> WorkerOptions:
-    """Reads `arguments`, or the process's; prints what is wrong and exits 2 where they make no sense."""
+    """Reads `arguments`, or the process's; prints what is wrong and exits 2 where they make no sense.
+
+    `--advertise-address auto` becomes an address, with port 0 where that is to be a free one; it exits 1 when there is
+    none.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m {role}_service",
         description=f"A {role} worker of Baton.",
@@ -76,7 +82,13 @@ def parse_options(role: str, arguments: Sequence[str] | None = None, can_aggrega
         parser.add_argument(
             "--aggregated", action="store_true", help="register for requests that are prefilled and decoded here"
         )
-    return WorkerOptions(**vars(parser.parse_args(arguments)))
+    options = WorkerOptions(**vars(parser.parse_args(arguments)))
+    if options.advertise_address != AUTO:
+        return options
+    try:
+        return msgspec.structs.replace(options, advertise_address=f"{own_address(options.redis_url)}:{options.port}")
+    except BatonError as error:
+        parser.exit(1, f"error: {error.message}\n")
 
 
 def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
@@ -84,7 +96,12 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
     add("--name", default=f"{role}-{uuid.uuid4().hex[:6]}", help="unique among the workers of this model")
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=_Count(0), default=0, help="port to listen on; 0 takes a free one")
-    add("--advertise-address", metavar="HOST:PORT", help="what gateways connect to; default: --host and the port")
+    add(
+        "--advertise-address",
+        metavar="HOST:PORT",
+        help="what gateways and workers connect to; auto: this machine's address on the way to Redis, and the port; "
+        "default: --host and the port",
+    )
     add("--redis-url", default="redis://127.0.0.1:6379/0", help="the worker directory")
     add("--otlp-endpoint", metavar="HOST:PORT", help="OTLP gRPC receiver for traces; default: none")
     add(

@@ -69,7 +69,7 @@ async def run_worker(
         BatonError: INVALID_ARGUMENT or FAILED_PRECONDITION when the worker cannot start.
     """
     if options.advertise_address is None and options.host in _WILDCARDS:
-        raise invalid(f"got --host {options.host}, which nobody can connect to; add --advertise-address")
+        raise invalid(f"got --host {options.host}, which nobody can connect to; add --advertise-address, such as auto")
     check_url(options.redis_url)
     asked, admission = Asked(options.drain_timeout_s), Admission(options.name)
     asked.listen()
