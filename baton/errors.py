@@ -14,6 +14,8 @@ class ErrorCode(enum.StrEnum):
     UNAVAILABLE = "unavailable"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     CANCELLED = "cancelled"
+    UNAUTHENTICATED = "unauthenticated"
+    PERMISSION_DENIED = "permission_denied"
     INTERNAL = "internal"
 
 
@@ -26,6 +28,11 @@ class Reason(enum.StrEnum):
     QUEUE_FULL = "queue_full"
     CLIENT_QUEUE_FULL = "client_queue_full"
     DEADLINE_TOO_SHORT = "deadline_too_short"
+    # An API key, or its limits (docs/security.md).
+    MISSING_API_KEY = "missing_api_key"
+    INVALID_API_KEY = "invalid_api_key"
+    RATE_LIMITED = "rate_limited"
+    TOO_MANY_CONCURRENT = "too_many_concurrent"
 
 
 class BatonError(Exception):

@@ -80,6 +80,7 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default = getattr(defaults, f"slo_{name}_ms")
         text = f"objective for a request's {what}, for metrics (%(default)g)"
         parser.add_argument(f"--slo-{name}-ms", type=float, default=default, help=text)
+    parser.add_argument("--api-keys", type=Path, help="file of API keys that clients need (`baton key`); default: none")
     parser.add_argument(
         "--max-queued",
         type=int,

@@ -10,6 +10,8 @@ from baton.rpc import inference_pb2_grpc
 from baton.telemetry.exposition import Metrics
 from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
+from gateway.access.access import Access
+from gateway.access.key_file import KeyFile
 from gateway.admission.core import AdmissionCore
 from gateway.admission.front import Admission
 from gateway.admission.metrics import AdmissionMetrics
@@ -46,7 +48,7 @@ class Gateway:
         """Call on the event loop. `metrics`: with what the directory's making has put there.
 
         Raises:
-            BatonError: The model folder has no usable tokenizer.
+            BatonError: The model folder has no usable tokenizer, or the file of API keys is none.
         """
         limits = limits or Limits()
         codec = load_codec(Path(spec.path))
@@ -60,6 +62,7 @@ class Gateway:
         self.pool = Pool(directory, limits)
         PoolFigures(self.metrics, self.pool)
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
+        self.access = access = Access(KeyFile(config.api_keys) if config.api_keys else None)
         core = AdmissionCore(config.admission, asyncio.get_running_loop().time)
         self.admission = admission = Admission(core, AdmissionMetrics(self.metrics))
         self.orchestrator = Orchestrator(
@@ -71,11 +74,11 @@ class Gateway:
         validator = Validator(spec, codec, config.max_message_mib)
         chat = ChatConfig(config.tool_call_parser, config.reasoning_parser)
         service = InferenceService(
-            spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures, admission
+            spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures, admission, access
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
         if config.http_port is not None:
-            front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s)
+            front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s, access)
             self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint))
 
     async def start(self) -> int:

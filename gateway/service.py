@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
+import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from baton.errors import invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2, inference_pb2_grpc
 from baton.telemetry.tracing import Tracing
+from gateway.access.access import Access, Caller
 from gateway.admission.base import Demand
-from gateway.admission.client import client_at
 from gateway.admission.front import Admission
 from gateway.answers import Answers
 from gateway.attempt import Tokens
@@ -44,6 +46,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         chat_config: ChatConfig,
         metrics: GatewayMetrics,
         admission: Admission,
+        access: Access,
     ) -> None:
         self._spec = spec
         self._codec = codec
@@ -55,6 +58,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._tokens = TokenService(codec, spec.vocab_size)
         self._metrics = metrics
         self._admission = admission
+        self._access = access
         self._running: set[str] = set()  # request ids
 
     async def Generate(
@@ -69,10 +73,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         with scope, _failures_in(trace, figures):
             scope.callback(trace.end)
             scope.callback(figures.end)
+            caller = self._access.caller(context)
+            scope.callback(caller.begin())
             self._admission.set_workers(self._pool.num_decoding)
-            ticket = self._admission.arrive(client_at(context.peer()), request.priority)
+            ticket = self._admission.arrive(caller.client, request.priority)
             scope.callback(ticket.end)
             checked = await self._validator.validate(request, self._max_model_len(), trace)
+            checked = _within(caller, checked, explicit=request.sampling.HasField("max_tokens"))
             self._claim(checked.request_id, scope)
             trace.set(_attributes(checked, self._spec.name, is_chat=request.WhichOneof("prompt") == "chat"))
             with trace.child("gateway.admit"):
@@ -108,6 +115,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.TokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> inference_pb2.TokenizeResponse:
         """A text's or a chat's token ids."""
+        self._access.caller(context)
         self._validator.check_model(request.model)
         return await self._tokens.tokenize(request, self._max_model_len())
 
@@ -115,6 +123,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> inference_pb2.DetokenizeResponse:
         """The text of token ids."""
+        self._access.caller(context)
         self._validator.check_model(request.model)
         return await self._tokens.detokenize(request)
 
@@ -122,6 +131,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> inference_pb2.ListModelsResponse:
         """The one served model."""
+        self._access.caller(context)
         model = inference_pb2.Model(name=self._spec.name, max_model_len=self._max_model_len())
         return inference_pb2.ListModelsResponse(models=[model])
 
@@ -141,6 +151,19 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 def _when_done(context: Any, callback: Callable[[], None]) -> None:
     """`Any`, because grpc-stubs declares a class where gRPC takes any function."""
     context.add_done_callback(lambda _: callback())
+
+
+def _within(caller: Caller, request: ValidatedRequest, explicit: bool) -> ValidatedRequest:
+    """The request as the caller's key allows it. `explicit`: the client has said how long answers may be."""
+    max_tokens = caller.max_tokens(request.sampling.max_tokens, explicit)
+    if max_tokens == request.sampling.max_tokens:
+        return request
+    if request.sampling.min_tokens > max_tokens:
+        raise invalid(
+            f"min_tokens: got {request.sampling.min_tokens}, expected at most {max_tokens}, which is all that this API "
+            "key may have of an answer; lower it"
+        )
+    return replace(request, sampling=msgspec.structs.replace(request.sampling, max_tokens=max_tokens))
 
 
 def _demand(request: ValidatedRequest, remaining_s: float | None) -> Demand:

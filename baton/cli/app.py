@@ -8,6 +8,7 @@ import typer
 
 from baton.cli import collector, config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
 from baton.cli.bench.app import bench
+from baton.cli.key import key
 from baton.cli.top.command import top
 from baton.errors import BatonError
 
@@ -30,6 +31,7 @@ app.command("fetch")(fetch_command.fetch)
 app.command("config")(config_command.config)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench)
+app.add_typer(key)
 passthrough.add_commands(app)
 
 

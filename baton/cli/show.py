@@ -9,6 +9,7 @@ from rich.console import Console
 from baton.cli.client import Answer, connect, first_model, stream_answers
 from baton.cli.figures import as_json, figures_table
 from baton.cli.trace_view import try_fetch_trace
+from baton.cli.with_key import with_key
 from baton.errors import BatonError
 from baton.rpc import inference_pb2
 from baton.telemetry.tree import render_tree
@@ -31,7 +32,8 @@ def run_and_show(request: inference_pb2.GenerateRequest, display: Display) -> An
     Raises:
         BatonError: when the gateway refuses or fails; the cursor is at the start of a line then.
     """
-    with connect(display.gateway) as channel:
+    with connect(display.gateway) as plain:
+        channel = with_key(plain)
         if not request.model:
             request.model = first_model(channel, display.gateway)
         pieces = Pieces(silent=display.as_json or request.sampling.n > 1)

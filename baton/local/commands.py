@@ -79,6 +79,8 @@ def gateway_command(options: StackOptions, around: Surroundings, prefix: Sequenc
     command += ["--tool-call-parser", options.tool_call_parser, "--reasoning-parser", options.reasoning_parser]
     command += ["--http-port", str(options.listen_http_port)]
     command += ["--http-port-file", str(http_port_file(around.run_folder))]
+    if options.api_keys is not None:
+        command += ["--api-keys", options.api_keys]
     return _service("gateway", command, options.host, options.port, around)
 
 

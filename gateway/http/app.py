@@ -28,7 +28,11 @@ def make_app(front: Front, pool: Pool, trace_store: str | None) -> Starlette:
 
     # Names of models have slashes.
     routes = [
-        Route(spec.path.replace("{name}", "{name:path}"), endpoint(spec.handler), methods=[spec.method])
+        Route(
+            spec.path.replace("{name}", "{name:path}"),
+            endpoint(spec.handler, None if spec.public else front.access),
+            methods=[spec.method],
+        )
         for spec in endpoints
     ]
     page = PageEndpoints(trace_store)
@@ -36,9 +40,9 @@ def make_app(front: Front, pool: Pool, trace_store: str | None) -> Starlette:
         "/openapi.json": openapi,
         "/": page.page,
         "/page.js": page.script,
-        "/traces/{trace_id}": page.trace,
     }
-    routes += [Route(path, endpoint(handler), methods=["GET"]) for path, handler in gets.items()]
+    routes += [Route(path, endpoint(handler, None), methods=["GET"]) for path, handler in gets.items()]
+    routes.append(Route("/traces/{trace_id}", endpoint(page.trace, front.access), methods=["GET"]))
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_endpoint})
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from baton.errors import invalid
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-_TRACE_HEADERS = ("traceparent", "tracestate")
+_HEADERS = ("traceparent", "tracestate", "authorization")
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class HttpCall:
         self._callbacks: list[Callable[[Any], None]] = []
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        """The caller's trace context."""
+        """The caller's trace context and API key."""
         return self._metadata
 
     def peer(self) -> str:
@@ -67,7 +67,7 @@ def deadline_of(request: Request, longest_s: float) -> float:
 
 def make_call(request: Request, deadline: float) -> HttpCall:
     """One for each call of a method; several can serve one request."""
-    metadata = [(name, request.headers[name]) for name in _TRACE_HEADERS if name in request.headers]
+    metadata = [(name, request.headers[name]) for name in _HEADERS if name in request.headers]
     return HttpCall(metadata, deadline, request.client.host if request.client else "")
 
 

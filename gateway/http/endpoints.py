@@ -28,6 +28,7 @@ class EndpointSpec:
     handler: Endpoint
     answer: type[msgspec.Struct]
     body: type[msgspec.Struct] | None = None  # None: asked with GET
+    public: bool = False  # needs no API key
     streams: bool = False  # events instead of the answer, where the body asks for them
 
     @property
@@ -41,14 +42,18 @@ def make_endpoints(front: Front, pool: Pool) -> list[EndpointSpec]:
     status, tokens = StatusEndpoints(front, pool), TokenEndpoints(front)
     completions, chats, responses = Completions(front), ChatCompletions(front), Responses(front)
     return [
-        EndpointSpec("/v1/completions", "Continue prompts", completions.handle, CompletionAnswer, CompletionBody, True),
-        EndpointSpec("/v1/chat/completions", "Answer a conversation", chats.handle, ChatAnswer, ChatBody, True),
-        EndpointSpec("/v1/responses", "Answer a conversation", responses.handle, ResponseAnswer, ResponsesBody, True),
+        EndpointSpec(
+            "/v1/completions", "Continue prompts", completions.handle, CompletionAnswer, CompletionBody, streams=True
+        ),
+        EndpointSpec("/v1/chat/completions", "Answer a conversation", chats.handle, ChatAnswer, ChatBody, streams=True),
+        EndpointSpec(
+            "/v1/responses", "Answer a conversation", responses.handle, ResponseAnswer, ResponsesBody, streams=True
+        ),
         EndpointSpec("/tokenize", "Text or chat to token ids", tokens.tokenize, TokenizeAnswer, TokenizeBody),
         EndpointSpec("/detokenize", "Token ids to text", tokens.detokenize, DetokenizeAnswer, DetokenizeBody),
         EndpointSpec("/v1/models", "The served models", status.models, ModelList),
         EndpointSpec("/v1/models/{name}", "One served model", status.model, ModelCard),
-        EndpointSpec("/health", "Whether the process answers", status.health, Health),
-        EndpointSpec("/ready", "Whether requests can be served", status.ready, Health),
-        EndpointSpec("/version", "Of the package", status.version, Version),
+        EndpointSpec("/health", "Whether the process answers", status.health, Health, public=True),
+        EndpointSpec("/ready", "Whether requests can be served", status.ready, Health, public=True),
+        EndpointSpec("/version", "Of the package", status.version, Version, public=True),
     ]

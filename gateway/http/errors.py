@@ -17,6 +17,8 @@ _STATUS = {
     ErrorCode.UNAVAILABLE: (503, "service_unavailable_error"),
     ErrorCode.DEADLINE_EXCEEDED: (504, "timeout_error"),
     ErrorCode.CANCELLED: (499, "cancelled_error"),
+    ErrorCode.UNAUTHENTICATED: (401, "invalid_request_error"),
+    ErrorCode.PERMISSION_DENIED: (403, "invalid_request_error"),
     ErrorCode.INTERNAL: (500, "server_error"),
 }
 _RETRY = (429, 503)
@@ -64,6 +66,8 @@ def error_response(error: BatonError) -> Response:
     headers = {}
     if status in _RETRY:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 1)))
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
     return json_response(error_answer(error), status, headers)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2
+from gateway.access.access import Access
 from gateway.http.call import HttpCall, deadline_of, make_call, responses
 from gateway.http.errors import error_response, json_response
 from gateway.http.events import EventStream
@@ -39,6 +40,7 @@ class Front:
     model: str
     max_message_mib: int
     timeout_s: float  # the longest that a request may take
+    access: Access
 
     def names(self, as_ids: bool | None) -> TokenNames:
         """How a request's answers write tokens."""
@@ -91,11 +93,19 @@ async def _next(events: AsyncGenerator[bytes, None]) -> bytes:
     return await anext(events)
 
 
-def endpoint(handler: Endpoint) -> Callable[[Request], Awaitable[Any]]:
-    """Errors in OpenAI's shape; the client's request id comes back."""
+def endpoint(handler: Endpoint, access: Access | None) -> Callable[[Request], Awaitable[Any]]:
+    """Errors in OpenAI's shape; the client's request id comes back. `access`: of endpoints that are not for everybody.
+
+    Who has no key is refused before the body is read.
+    """
+
+    async def guarded(request: Request) -> Answer:
+        if access is not None:
+            access.caller(make_call(request, 0.0))
+        return await handler(request)
 
     async def answer(request: Request) -> Answer:
-        response = await _answer(handler, request)
+        response = await _answer(guarded, request)
         request_id = request.headers.get(REQUEST_ID_HEADER, "")
         if request_id and request_id.isprintable() and request_id.isascii():
             response.headers[REQUEST_ID_HEADER] = request_id

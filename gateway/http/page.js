@@ -122,7 +122,7 @@ async function ask(message) {
   try {
     const response = await fetch("/v1/chat/completions", {
       method: "POST",
-      headers: { "content-type": "application/json", traceparent: `00-${traceId}-${hexId(8)}-01` },
+      headers: { ...keyHeader(), "content-type": "application/json", traceparent: `00-${traceId}-${hexId(8)}-01` },
       body: JSON.stringify(requestBody()),
       signal: running.signal,
     });
@@ -148,9 +148,16 @@ function setRunning(isRunning) {
   byId("stop").disabled = !isRunning;
 }
 
+function keyHeader() {
+  const key = byId("api_key").value.trim();
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
+
 async function listModels() {
-  const models = (await (await fetch("/v1/models")).json()).data;
-  for (const { id } of models) element(byId("model"), "option", "").textContent = id;
+  const response = await fetch("/v1/models", { headers: keyHeader() });
+  if (!response.ok) return;
+  byId("model").replaceChildren();
+  for (const { id } of (await response.json()).data) element(byId("model"), "option", "").textContent = id;
 }
 
 byId("form").addEventListener("submit", (event) => {
@@ -166,6 +173,7 @@ byId("message").addEventListener("keydown", (event) => {
     byId("form").requestSubmit();
   }
 });
+byId("api_key").addEventListener("change", listModels);
 byId("stop").addEventListener("click", () => running?.abort());
 byId("clear").addEventListener("click", () => {
   conversation = [];

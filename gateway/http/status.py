@@ -10,6 +10,7 @@ from starlette.requests import Request
 from baton.errors import BatonError, ErrorCode
 from baton.rpc import inference_pb2
 from baton.types import Role
+from gateway.http.call import make_call
 from gateway.http.errors import json_response
 from gateway.http.front import Answer, Front
 from gateway.pool import Pool
@@ -54,14 +55,14 @@ class StatusEndpoints:
 
     async def models(self, request: Request) -> Answer:
         """The one served model."""
-        return json_response(ModelList(await self._cards()))
+        return json_response(ModelList(await self._cards(request)))
 
     async def model(self, request: Request) -> Answer:
         """Raises:
         BatonError: NOT_FOUND for a model that is not served.
         """
         name = request.path_params["name"]
-        for card in await self._cards():
+        for card in await self._cards(request):
             if card.id == name:
                 return json_response(card)
         raise BatonError(
@@ -84,7 +85,7 @@ class StatusEndpoints:
         """Of the package."""
         return json_response(Version(version("baton")))
 
-    async def _cards(self) -> list[ModelCard]:
-        context: Any = None  # the method asks nothing of its call
+    async def _cards(self, request: Request) -> list[ModelCard]:
+        context: Any = make_call(request, 0.0)
         response = await self._front.service.ListModels(inference_pb2.ListModelsRequest(), context)
         return [ModelCard(model.name, self._started, model.max_model_len) for model in response.models]

@@ -170,7 +170,7 @@ def test_a_chats_parts_become_the_protocols() -> None:
 def test_every_error_has_a_status_that_openai_uses(error: BatonError, status: int | None) -> None:
     response = error_response(error)
     body = msgspec.json.decode(response.body)["error"]
-    assert response.status_code in ({status} if status else {400, 404, 429, 499, 500, 503, 504})
+    assert response.status_code in ({status} if status else {400, 401, 403, 404, 429, 499, 500, 503, 504})
     assert (response.status_code in (429, 503)) == ("retry-after" in response.headers)
     assert body["message"]
 

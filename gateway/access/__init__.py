@@ -1,0 +1,1 @@
+"""Who may call the gateway, and how much."""
