@@ -1,11 +1,13 @@
 """Greedy tokens in bfloat16 on a GPU beside transformers' in bfloat16, on the small model.
 
-Both round differently, so they part where two tokens are about equally good. Where an answer parts, a float32 model
-says how far apart the two tokens' logits are; within `--tie` of each other they count as a tie, and what follows is not
-compared. The share is that of tokens which are the same, among those before the first tie of each answer.
+Both round differently, so they part where two tokens are about equally good. Where an answer parts, transformers' own
+logits of the two tokens, in float32 and in bfloat16, say how far apart they are; within `--tie` bfloat16 steps in one of
+them is a tie, and what follows is not compared. The share is that of tokens which are the same, among those before the
+first tie of each answer.
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -81,10 +83,11 @@ def transformers_tokens(model: PreTrainedModel, prompts: list[list[int]], num_to
 
 
 @torch.inference_mode()
-def gap(reference: PreTrainedModel, tokens: list[int], one: int, other: int) -> float:
-    """How far apart the logits of two tokens behind `tokens` are in float32."""
-    logits = reference(input_ids=torch.tensor([tokens], device="cuda")).logits[0, -1]
-    return float((logits[one] - logits[other]).abs())
+def gap(model: PreTrainedModel, tokens: list[int], one: int, other: int) -> float:
+    """How far apart the logits of two tokens behind `tokens` are, in steps of bfloat16, which keeps 8 bits."""
+    logits = model(input_ids=torch.tensor([tokens], device="cuda")).logits[0, -1].float()
+    step = 2.0 ** (math.floor(math.log2(float(logits[one].abs()))) - 7)
+    return float((logits[one] - logits[other]).abs()) / step
 
 
 def main() -> None:
@@ -92,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="folder of the small model, as `baton fetch` prints it")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--tie", type=float, default=0.25, help="of logits near 20, which bfloat16 keeps to 0.125")
+    parser.add_argument("--tie", type=float, default=2.0, help="steps of bfloat16 at the logits' size")
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     texts = [f"{opening} {subject}" for opening in OPENINGS for subject in SUBJECTS]
@@ -110,11 +113,12 @@ def main() -> None:
         if first == args.tokens:
             compared += first
             continue
-        apart = gap(reference, prompt + our[:first], our[first], their[first])
-        gaps.append(apart)
-        tie = apart <= args.tie
+        wide, narrow = (gap(one, prompt + our[:first], our[first], their[first]) for one in (reference, model))
+        gaps.append(min(wide, narrow))
+        tie = gaps[-1] <= args.tie
         compared += first if tie else args.tokens
-        print(f"parts at token {first}: {our[first]} and {their[first]}, {apart:.3f} apart{'' if tie else ', no tie'}")
+        apart = f"{wide:.2f} steps apart in float32, {narrow:.2f} in bfloat16{'' if tie else ': no tie'}"
+        print(f"parts at token {first}: {our[first]} and {their[first]}, {apart}")
     share = same / compared
     params = {
         "prompts": len(prompts),
@@ -122,7 +126,7 @@ def main() -> None:
         "tie": args.tie,
         "whole": whole,
         "compared": compared,
-        "largest_gap": round(max(gaps, default=0.0), 4),
+        "largest_gap": round(max(gaps, default=0.0), 3),
     }
     print(f"{same} of {compared} tokens are the same; {whole} of {len(prompts)} answers to the end; {len(gaps)} part")
     gpu = torch.cuda.get_device_name()
