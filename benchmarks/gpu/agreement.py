@@ -1,9 +1,9 @@
 """Greedy tokens in bfloat16 on a GPU beside transformers' in bfloat16, on the small model.
 
 Both round differently, so they part where two tokens are about equally good. Where an answer parts, transformers' own
-logits of the two tokens, in float32 and in bfloat16, say how far apart they are; within `--tie` bfloat16 steps in one of
-them is a tie, and what follows is not compared. The share is that of tokens which are the same, among those before the
-first tie of each answer.
+logits of the two tokens, in float32 and in bfloat16, say how far apart they are; within `--tie` bfloat16 steps in one
+of them is a tie, and what follows is not compared. The share is that of tokens which are the same, among those before
+the first tie of each answer.
 """
 
 import argparse
