@@ -21,6 +21,7 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     decode: SchedulerConfig = SchedulerConfig()  # of decode and aggregated workers
     lease: LeaseConfig = LeaseConfig()
     seed: int = 0
+    skip_uneventful: bool = True  # simulator/skipping.py; without, the same takes longer
 
     @property
     def block_size(self) -> int:

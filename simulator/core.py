@@ -81,8 +81,9 @@ class Core(abc.ABC):
         """A command arrives: it is handled now, or when the step that runs has ended. A dead core hears nothing."""
         if self.dead:
             return
-        if self._in_flight:
+        if self._in_flight or self.skips:
             self._inbox.append((handle, arguments))
+            self.interrupt()
         else:
             handle(*arguments)
             self._turn()
@@ -97,6 +98,8 @@ class Core(abc.ABC):
             for handle, arguments in inbox:
                 handle(*arguments)
         self.poll()
+        if self.skip():
+            return
         if not self._in_flight:
             self._launch()
         if self._overlap and len(self._in_flight) == 1:
@@ -137,6 +140,19 @@ class Core(abc.ABC):
         stored, removed = self.context.pool.take_changes()
         if stored or removed:
             self.directory.change(self.index, stored, removed)
+
+    @property
+    def skips(self) -> bool:
+        """Whether several steps are under way as one."""
+        return False
+
+    def skip(self) -> bool:
+        """Takes several steps together, if it can."""
+        return False
+
+    def interrupt(self) -> None:
+        """Ends that with the step that runs."""
+        return
 
     def poll(self) -> None:
         """Looks at leases and quarantines, in each turn."""

@@ -8,16 +8,16 @@ from baton.errors import BatonError
 from baton.types import FinishReason, KvEndpoint
 from engine.grants import GrantTable, OpenGrant
 from engine.request import Request
-from engine.scheduler.base import Advanced
-from engine.scheduler.decode import DecodeScheduler
+from engine.scheduler.base import Advanced, StepPlan
 from engine.scheduler.policy import make_policy
 from engine.scheduler.preemption import Preemption
 from engine.scheduler.swap_space import SwapSpace
-from simulator.core import Core, CoreContext
+from simulator.core import Core, CoreContext, Step
 from simulator.costs import Costs
 from simulator.directory import Directory
 from simulator.events import EventLoop
 from simulator.request import SimulatedRequest
+from simulator.skipping import SkippingScheduler, Stretch, decode_seconds
 
 
 class TokenOwner(Protocol):
@@ -35,10 +35,12 @@ class TokenOwner(Protocol):
 class DecodeCore(Core):
     """Notes when each of its steps ended. A request's tokens are those of a stretch of steps, so they cost nothing."""
 
-    def __init__(self, loop: EventLoop, context: CoreContext, directory: Directory, costs: Costs) -> None:
+    def __init__(
+        self, loop: EventLoop, context: CoreContext, directory: Directory, costs: Costs, skip_uneventful: bool = True
+    ) -> None:
         scheduler_config = context.config.scheduler
         preemption = Preemption(context.blocks, SwapSpace(0), context.costs, loop.now_ns)
-        self.scheduler = DecodeScheduler(
+        self.scheduler = SkippingScheduler(
             scheduler_config,
             context.blocks,
             context.max_model_len,
@@ -49,6 +51,8 @@ class DecodeCore(Core):
         self.preemption = preemption
         self.grants = GrantTable(context, KvEndpoint("simulated", b""))
         self.log: array.array[float] = array.array("d")
+        self._skip_uneventful = skip_uneventful
+        self._stretch: Stretch | None = None
         self._received_token_s = costs.decode_turn.received_token_s
         self._streaming: dict[SimulatedRequest, None] = {}  # who gets a token in each step, since `log_start`
 
@@ -97,6 +101,61 @@ class DecodeCore(Core):
     def poll(self) -> None:
         self.context.pool.expire_quarantine(self.loop.now_ns(), lambda fence_id: False)
 
+    @property
+    def skips(self) -> bool:
+        return self._stretch is not None
+
+    def skip(self) -> bool:
+        scheduler, in_flight = self.scheduler, len(self._in_flight)
+        if (
+            not self._skip_uneventful
+            or in_flight != self._overlap
+            or self._extra_s
+            or scheduler.num_decodes != len(self._streaming)
+            or (count := scheduler.num_uneventful(in_flight)) < 2
+        ):
+            return False
+        num_decodes = scheduler.num_decodes
+        context = sum(request.num_computed_tokens for request in self._streaming) + num_decodes
+        turn_s = self._turn_costs.base_s + self._turn_costs.sequence_s * num_decodes
+        starts, ends = ([step.start_s for step in self._in_flight], [step.end_s for step in self._in_flight])
+        planned_s, free_s = self.loop.now_s, self._free_s
+        for seconds in decode_seconds(self._costs, num_decodes, context, count):
+            start_s = max(planned_s + turn_s, free_s)
+            planned_s = free_s if in_flight else start_s + seconds
+            free_s = start_s + seconds
+            starts.append(start_s)
+            ends.append(free_s)
+        self._in_flight.clear()
+        self._stretch = Stretch(starts, ends, in_flight)
+        self.loop.at(self._stretch.end_s, self._land, self._stretch)
+        return True
+
+    def interrupt(self) -> None:
+        if self._stretch and self._stretch.cut(self.loop.now_s):
+            self.loop.at(self._stretch.end_s, self._land, self._stretch)
+
+    def _land(self, stretch: Stretch) -> None:
+        """The stretch is over, unless it was cut meanwhile: then it was before, or is another's."""
+        if self.dead or stretch is not self._stretch or stretch.end_s != self.loop.now_s:
+            return
+        self._stretch = None
+        plan = StepPlan(tuple(self.scheduler.decodes))
+        steps = [Step(plan, start_s, end_s) for start_s, end_s in zip(stretch.starts_s, stretch.ends_s, strict=True)]
+        self._commit_stretch(steps[: stretch.count])
+        self._in_flight.extend(steps[stretch.count :])
+        self._free_s = steps[-1].end_s
+        self._turn()
+
+    def _commit_stretch(self, steps: Sequence[Step]) -> None:
+        self.scheduler.skip(len(steps))
+        self.num_steps += len(steps)
+        for step in steps:
+            self.busy_s += step.end_s - step.start_s
+            self.log.append(step.end_s)
+            if self.on_step:
+                self.on_step(self, step)
+
     def committed(self, advanced: Sequence[Advanced]) -> None:
         log, streaming = self.log, self._streaming
         index = len(log)
@@ -133,6 +192,9 @@ class DecodeCore(Core):
         request.log_start = -1
 
     def die(self) -> None:
+        if stretch := self._stretch:
+            ended = stretch.num_ended(self.loop.now_s)
+            self.log.extend(stretch.ends_s[:ended])
         for request in list(self._streaming):
             self._close(request, len(self.log))
         super().die()

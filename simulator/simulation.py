@@ -68,7 +68,7 @@ class Simulation:
         context = CoreContext(config, cluster.num_blocks, cluster.max_model_len, costs.kv_bytes_per_token)
         if role is Role.PREFILL:
             return PrefillCore(self.loop, context, self.directory, costs, self.network)
-        return DecodeCore(self.loop, context, self.directory, costs)
+        return DecodeCore(self.loop, context, self.directory, costs, cluster.skip_uneventful)
 
     def _fail(self, share: float) -> None:
         for role in Role:
