@@ -115,7 +115,30 @@ class Attempt:
             self._prefill.tell(self._prefill.abort, self._prompt.key)
         return True
 
+    def forget(self) -> None:
+        """Everything is over: workers' requests do not hold on to the journey any more."""
+        self._over = True
+        for request in (self._request, self._prompt):
+            if request is not None:
+                request.owner = _NOBODY
+
     @property
     def at_work(self) -> bool:
         """Whether a worker computes for it."""
         return self._at_work
+
+
+class _Nobody:
+    """Hears of tokens that nobody waits for."""
+
+    def drawn(self, log: "array.array[float]", start: int, end: int) -> None:
+        """Nothing."""
+
+    def finished(self, reason: FinishReason) -> None:
+        """Nothing."""
+
+    def prompt_computed(self, ended: bool) -> None:
+        """Nothing."""
+
+
+_NOBODY = _Nobody()

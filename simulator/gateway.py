@@ -152,4 +152,7 @@ class Journey:
 
     def _over(self) -> None:
         self._switch(())
+        if self._attempt is not None:
+            self._attempt.forget()
+        self._attempt = None
         self.loop.at(self.record.end_s, self._ended, self.record)
