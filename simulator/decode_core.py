@@ -140,21 +140,19 @@ class DecodeCore(Core):
         if self.dead or stretch is not self._stretch or stretch.end_s != self.loop.now_s:
             return
         self._stretch = None
-        plan = StepPlan(tuple(self.scheduler.decodes))
-        steps = [Step(plan, start_s, end_s) for start_s, end_s in zip(stretch.starts_s, stretch.ends_s, strict=True)]
-        self._commit_stretch(steps[: stretch.count])
-        self._in_flight.extend(steps[stretch.count :])
-        self._free_s = steps[-1].end_s
+        count, starts_s, ends_s = stretch.count, stretch.starts_s, stretch.ends_s
+        if self.on_step:
+            plan = StepPlan(self.scheduler.decodes)
+            for start_s, end_s in zip(starts_s[:count], ends_s, strict=False):
+                self.on_step(self, Step(plan, start_s, end_s))
+        self.scheduler.skip(count)
+        self.num_steps += count
+        self.busy_s += sum(ends_s[:count]) - sum(starts_s[:count])
+        self.log.extend(ends_s[:count])
+        if stretch.in_flight:
+            self._in_flight.append(Step(StepPlan(self.scheduler.decodes), starts_s[-1], ends_s[-1]))
+        self._free_s = ends_s[-1]
         self._turn()
-
-    def _commit_stretch(self, steps: Sequence[Step]) -> None:
-        self.scheduler.skip(len(steps))
-        self.num_steps += len(steps)
-        for step in steps:
-            self.busy_s += step.end_s - step.start_s
-            self.log.append(step.end_s)
-            if self.on_step:
-                self.on_step(self, step)
 
     def committed(self, advanced: Sequence[Advanced]) -> None:
         log, streaming = self.log, self._streaming

@@ -13,6 +13,7 @@ class Directory:
         self.workers: list[WorkerRef] = []
         self._owners: dict[Any, int | set[int]] = {}
         self._gone: set[int] = set()
+        self.is_read = True  # else nothing is kept
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -28,6 +29,8 @@ class Directory:
 
     def change(self, number: int, stored: Iterable[Any], removed: Iterable[Any]) -> None:
         """What a core's `CacheChanged` says."""
+        if not self.is_read:
+            return
         owners = self._owners
         for key in removed:
             found = owners.get(key)

@@ -80,6 +80,8 @@ class SimulatedPool:
 class Policy(Protocol):
     """Where a request goes."""
 
+    looks_up: bool  # whether it wants to know who owns which block
+
     def choose(self, keys: Sequence[Any], last_resort: Collection[WorkerRef]) -> Apart | Local:
         """`keys` of the prompt's full blocks. Raises BatonError when there is no worker."""
         ...
@@ -87,6 +89,8 @@ class Policy(Protocol):
 
 class ProductPrefix:
     """`gateway.router.LongestPrefix`; only its look-up is ours."""
+
+    looks_up = True
 
     def __init__(self, pool: SimulatedPool, directory: Directory) -> None:
         class Router(LongestPrefix):
@@ -106,6 +110,8 @@ class InTurns:
 
     The product has no such policy yet; it is the one that others are measured against.
     """
+
+    looks_up = False
 
     def __init__(self, pool: SimulatedPool, directory: Directory) -> None:
         self._pool = pool

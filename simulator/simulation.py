@@ -59,6 +59,7 @@ class Simulation:
         ]
         self.pool = SimulatedPool(self.workers)
         policy = make_policy(cluster, self.pool, self.directory)
+        self.directory.is_read = policy.looks_up
         self.gateway = Gateway(self.loop, self.pool, policy, costs.messages, cluster.block_size, cluster.seed)
         self.load = Load(self.loop, self.gateway, load, workload)
         for failure in failures:

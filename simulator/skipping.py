@@ -1,11 +1,12 @@
 """Decode steps in which nothing happens, taken together: nobody arrives, ends, or fills a block."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
 
 from engine.scheduler.base import SequencePlan
 from engine.scheduler.decode import DecodeScheduler
 from simulator.costs import StepCosts
+
+_MOST = 32  # at once: more are often for nothing, because somebody arrives
 
 
 class SkippingScheduler(DecodeScheduler):
@@ -19,7 +20,7 @@ class SkippingScheduler(DecodeScheduler):
         if self._waiting or self._prefilling or self._ending or len(self._forks) or self._blocks.held_back:
             return 0
         block_size, longest = self._blocks.block_size, self._max_model_len
-        fewest = block_size
+        fewest = _MOST
         for request, _, _ in self._decoding.values():
             place = request.num_computed_tokens % block_size
             left = min(request.max_len, longest) - len(request.tokens) - in_flight - 1
@@ -36,7 +37,7 @@ class SkippingScheduler(DecodeScheduler):
             computed[:] = [tokens + count for tokens in computed]
 
     @property
-    def decodes(self) -> Sequence[SequencePlan]:
+    def decodes(self) -> tuple[SequencePlan, ...]:
         """What each uneventful step does."""
         return tuple(self._decoding.values())
 
