@@ -69,6 +69,7 @@ class StackOptions:
     longest_write_s: float = _option(2.0, "The longest that one KV write can take.")
     clock_margin_s: float = _option(1.0, "How far the workers' clocks can be apart.")
     drain_timeout_s: float = _option(20.0, "How long a drained worker's requests have to end, before they are moved.")
+    step_log: str | None = _option(None, "A folder for a file of steps from each worker; see `baton simulate fit`.")
     otlp_endpoint: str | None = _option(None, "host:port of an OTLP gRPC receiver that gets all spans too.")
     start_timeout_s: float = _option(180.0, "How long the processes may take to become healthy.")
 

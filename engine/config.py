@@ -69,6 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     lease: LeaseConfig = LeaseConfig()
+    step_log: str | None = None  # a file that gets a line for each step
 
 
 def check_config(config: EngineConfig) -> None:

@@ -28,6 +28,7 @@ from engine.scheduler.base import Scheduler
 from engine.scheduler.blocks import RequestBlocks
 from engine.scheduler.costs import PreemptionCosts
 from engine.scheduler.preemption import Preemption
+from engine.step_log import StepLog
 
 
 class GrammarRequest(NamedTuple):
@@ -57,6 +58,7 @@ class EngineContext:
         self.blocks = RequestBlocks(self.pool, config.cache.block_size)
         self.costs = PreemptionCosts(self.runner.layout.block_bytes)
         self.counts = EngineCounts()
+        self.step_log = StepLog(config.step_log) if config.step_log else None
         self.grammars = GrammarCompiler(lambda: make_backend(self.spec), CompilerLimits())
         self.with_grammar: GrammarRequest | None = None  # for the next `new_request`
         self._root_hash = root_hash(self.spec.fingerprint)
@@ -68,6 +70,11 @@ class EngineContext:
         """Whether a step is planned and launched while the device runs the one before; a CPU has nothing to overlap."""
         wanted = self.config.scheduler.overlap_steps
         return self.runner.on_gpu if wanted is None else wanted
+
+    def close(self) -> None:
+        """Ends the record of steps. Idempotent."""
+        if self.step_log:
+            self.step_log.close()
 
     def emit(self, event: Event) -> None:
         """Queues an event for the next `flush`."""

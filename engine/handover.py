@@ -15,6 +15,7 @@ from engine.context import EngineContext
 from engine.messages import Event, Failed, Finished, WriteSpan
 from engine.request import Request
 from engine.scheduler.base import Scheduler
+from engine.step_log import WriteRecord
 from kv_transfer.base import KVSender, WriteDone
 
 
@@ -186,6 +187,8 @@ class HandOver:
         end_ns = write.posted_unix_ns + done.transfer_us * 1000
         self._transfer_us += done.transfer_us
         self._context.counts.write(write.num_blocks, num_bytes, done.transfer_us, done.error is None)
+        if self._context.step_log and done.error is None:
+            self._context.step_log.add(WriteRecord(num_bytes, done.transfer_us))
         self.request.writes.append(WriteSpan(write.posted_unix_ns, end_ns, write.num_blocks, num_bytes))
 
     @property

@@ -43,4 +43,5 @@ def engine_config(options: WorkerOptions, role: Role, worker: WorkerRef) -> Engi
             longest_write_s=options.longest_write_s,
             clock_margin_s=options.clock_margin_s,
         ),
+        step_log=options.step_log,
     )

@@ -56,7 +56,7 @@ def main() -> int:
     channel = CoreChannel(socket.socket(fileno=parser.parse_args().fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service decides when to stop
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    role = None
+    role = context = None
     try:
         context = EngineContext(channel.receive_config(), channel.send)
         role = make_role(context)
@@ -69,6 +69,8 @@ def main() -> int:
     finally:
         if role:
             role.close()
+        if context:
+            context.close()
         channel.close()
     return 0
 

@@ -8,6 +8,7 @@ from engine.messages import ComputeSpan, PromptLogprobs, Tokens
 from engine.request import Request
 from engine.scheduler.base import Advanced, BlockCopies, Scheduler, StepPlan
 from engine.step_in_flight import StepInFlight, StepResult
+from engine.step_log import StepRecord, StepWork, work_of
 
 # 20 alternatives each make 150 KB of them on the wire; gRPC clients take 4 MB unless told otherwise.
 _POSITIONS_AT_ONCE = 512
@@ -51,6 +52,7 @@ class _Launched(NamedTuple):
     step: StepInFlight
     start_ns: int
     prompts: list[tuple[Request, int]]  # requests with so many given tokens to compute
+    work: StepWork | None  # where steps are recorded
 
     @property
     def decides_the_next(self) -> bool:
@@ -71,12 +73,14 @@ class Stepper:
         self._scheduler = scheduler
         self._overlap = overlap
         self._in_flight: _Launched | None = None
+        self._idle = True  # nothing could run at the last look
         self._ended_ns = 0  # when the newest step was found to have ended
 
     def step(self) -> StepOutcome:
         """Launches what can be launched, then waits for the oldest step's end."""
         oldest = self._in_flight or self._launch()
         if oldest is None:
+            self._idle = True
             return StepOutcome([], StepResult((), {}), ran=False)
         self._in_flight = oldest  # which planning must know of
         newest = self._launch() if self._overlap and not oldest.decides_the_next else None
@@ -100,8 +104,9 @@ class Stepper:
             if request.num_computed_tokens < request.num_given_tokens:
                 prompts.append((request, num_tokens))
                 request.num_told_positions += len(request.positions_told_by(num_tokens))
+        work = work_of(plan.sequences) if self._context.step_log else None
         scheduler.advance(plan)
-        return _Launched(plan, step, start_ns, prompts)
+        return _Launched(plan, step, start_ns, prompts, work)
 
     def _copy(self, copies: BlockCopies) -> None:
         if not any(copies):
@@ -115,12 +120,15 @@ class Stepper:
             self._context.costs.observe_copy(num_copies, time.perf_counter() - start_s)
 
     def _collect(self, launched: _Launched) -> StepOutcome:
-        plan, step, start_ns, prompts = launched
+        plan, step, start_ns, prompts, work = launched
         result = step.result()
         end_ns = time.time_ns()
         start_ns = max(start_ns, self._ended_ns)  # it waited for the step before
         self._ended_ns = end_ns
         seconds = (end_ns - start_ns) / 1e9
+        if work is not None and self._context.step_log:
+            self._context.step_log.add(StepRecord(work, start_ns, end_ns, self._idle))
+        self._idle = False
         self._context.costs.observe_step(plan.num_tokens, len(plan.sequences), seconds)
         self._context.counts.step(seconds, plan.num_tokens, len(plan.sequences))
         for request, token in zip(step.requests, result.tokens, strict=True):

@@ -74,7 +74,7 @@ class Attempt:
 
     def _deliver(self) -> None:
         self._admitted = True
-        self._decode.tell(self._decode.ready, self._grant_id)
+        self._journey.loop.after(self._journey.messages.ready_s, self._decode.tell, self._decode.ready, self._grant_id)
 
     def prompt_computed(self, ended: bool) -> None:
         """As `PromptOwner`."""

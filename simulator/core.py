@@ -1,6 +1,7 @@
 """A simulated engine core: the product's scheduler and blocks, and steps that take as long as their costs say."""
 
 import abc
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ from engine.config import EngineConfig
 from engine.scheduler.base import Advanced, Scheduler, StepPlan
 from engine.scheduler.blocks import RequestBlocks
 from engine.scheduler.costs import PreemptionCosts
-from simulator.costs import StepCosts, TurnCosts, work_of
+from engine.step_log import work_of
+from simulator.costs import StepCosts, TurnCosts
 from simulator.directory import Directory
 from simulator.events import EventLoop
 from simulator.network import Link
@@ -60,6 +62,7 @@ class Core(abc.ABC):
         directory: Directory,
         costs: tuple[StepCosts, TurnCosts],
         overlap: bool,
+        seed: int = 0,
     ) -> None:
         self.loop, self.context, self.directory = loop, context, directory
         self.ref = context.config.worker
@@ -72,6 +75,7 @@ class Core(abc.ABC):
         self._scheduler = scheduler
         self._costs, self._turn_costs = costs
         self._overlap = overlap
+        self._random = random.Random(f"{seed} {self.ref.name}")
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._in_flight: deque[Step] = deque()
         self._free_s = 0.0  # when the device has run all that was launched
@@ -118,7 +122,10 @@ class Core(abc.ABC):
         planned_s = self.loop.now_s + turn.base_s + turn.sequence_s * len(sequences) + self._extra_s
         self._extra_s = 0.0
         start_s = max(planned_s, self._free_s)
-        self._free_s = end_s = start_s + self._costs.seconds(work_of(sequences))
+        seconds = self._costs.seconds(work_of(sequences))
+        if self._costs.noise:
+            seconds *= self._random.choice(self._costs.noise)
+        self._free_s = end_s = start_s + seconds
         self._scheduler.advance(plan)
         self._in_flight.append(Step(plan, start_s, end_s))
 

@@ -1,6 +1,5 @@
 """What takes time: steps by their plans, KV writes by their bytes, messages."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -8,7 +7,7 @@ import msgspec
 from baton.bench.costs import Ceiling, head_weights, kv_bytes_per_token, matrix_weights
 from baton.errors import invalid
 from baton.model_spec import ModelSpec
-from engine.scheduler.base import SequencePlan
+from engine.step_log import StepWork
 
 
 class Floor(msgspec.Struct, frozen=True):
@@ -43,32 +42,6 @@ def make_floor(spec: ModelSpec, ceiling: Ceiling, itemsize: int = 2) -> Floor:
     )
 
 
-class StepWork(msgspec.Struct, frozen=True, gc=False):
-    """What a step does, as far as its time depends on it."""
-
-    num_decodes: int = 0  # sequences with one token
-    num_context: int = 0  # tokens that those attend to, together
-    num_prompt_tokens: int = 0
-    num_pairs: float = 0.0  # of prompt tokens and what they attend to
-    num_drawn: int = 0
-
-
-def work_of(sequences: Iterable[SequencePlan]) -> StepWork:
-    """Before `advance`: requests say what is computed so far. A chunk of one token counts as a decode."""
-    decodes = context = prompt_tokens = drawn = 0
-    pairs = 0.0
-    for request, num_tokens, sample in sequences:
-        before = request.num_computed_tokens
-        drawn += sample
-        if num_tokens == 1:
-            decodes += 1
-            context += before
-        else:
-            prompt_tokens += num_tokens
-            pairs += num_tokens * (before + 0.5 * (num_tokens + 1))
-    return StepWork(decodes, context + decodes, prompt_tokens, pairs, drawn)
-
-
 class StepCosts(msgspec.Struct, frozen=True):
     """Seconds of a step. Reading the weights and computing a prompt overlap, so the longer of the two counts."""
 
@@ -79,6 +52,7 @@ class StepCosts(msgspec.Struct, frozen=True):
     prompt_s: float = 0.0  # each prompt token
     pair_s: float = 0.0  # each pair of a prompt token and a token that it attends to
     floor: Floor | None = None
+    noise: tuple[float, ...] = ()  # measured over fitted, each of as many steps; (): every step takes what it should
 
     def seconds(self, work: StepWork) -> float:
         """From the step's launch to its tokens; what it waits for before is not in it."""

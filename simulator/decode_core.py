@@ -36,7 +36,13 @@ class DecodeCore(Core):
     """Notes when each of its steps ended. A request's tokens are those of a stretch of steps, so they cost nothing."""
 
     def __init__(
-        self, loop: EventLoop, context: CoreContext, directory: Directory, costs: Costs, skip_uneventful: bool = True
+        self,
+        loop: EventLoop,
+        context: CoreContext,
+        directory: Directory,
+        costs: Costs,
+        skip_uneventful: bool = True,
+        seed: int = 0,
     ) -> None:
         scheduler_config = context.config.scheduler
         preemption = Preemption(context.blocks, SwapSpace(0), context.costs, loop.now_ns)
@@ -47,11 +53,13 @@ class DecodeCore(Core):
             preemption,
             make_policy(scheduler_config, loop.clock),
         )
-        super().__init__(loop, context, self.scheduler, directory, (costs.decode, costs.decode_turn), costs.overlap)
+        super().__init__(
+            loop, context, self.scheduler, directory, (costs.decode, costs.decode_turn), costs.overlap, seed
+        )
         self.preemption = preemption
         self.grants = GrantTable(context, KvEndpoint("simulated", b""))
         self.log: array.array[float] = array.array("d")
-        self._skip_uneventful = skip_uneventful
+        self._skip_uneventful = skip_uneventful and not costs.decode.noise
         self._stretch: Stretch | None = None
         self._received_token_s = costs.decode_turn.received_token_s
         self._streaming: dict[SimulatedRequest, None] = {}  # who gets a token in each step, since `log_start`

@@ -41,13 +41,13 @@ class PrefillCore(Core):
     """Each finished chunk is written while the next one computes; KvReady comes behind the last write."""
 
     def __init__(
-        self, loop: EventLoop, context: CoreContext, directory: Directory, costs: Costs, network: Network
+        self, loop: EventLoop, context: CoreContext, directory: Directory, costs: Costs, network: Network, seed: int = 0
     ) -> None:
         scheduler_config = context.config.scheduler
         self.scheduler = PrefillScheduler(
             scheduler_config, context.blocks, context.max_model_len, make_policy(scheduler_config, loop.clock)
         )
-        super().__init__(loop, context, self.scheduler, directory, (costs.prefill, costs.prefill_turn), overlap=False)
+        super().__init__(loop, context, self.scheduler, directory, (costs.prefill, costs.prefill_turn), False, seed)
         self._network = network
         self._sent_token_s = costs.prefill_turn.sent_token_s
         self._sending: dict[Key, Sending] = {}

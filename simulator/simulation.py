@@ -70,8 +70,8 @@ class Simulation:
         config = engine_config(cluster, role, number)
         context = CoreContext(config, cluster.num_blocks, cluster.max_model_len, costs.kv_bytes_per_token)
         if role is Role.PREFILL:
-            return PrefillCore(self.loop, context, self.directory, costs, self.network)
-        return DecodeCore(self.loop, context, self.directory, costs, cluster.skip_uneventful)
+            return PrefillCore(self.loop, context, self.directory, costs, self.network, cluster.seed)
+        return DecodeCore(self.loop, context, self.directory, costs, cluster.skip_uneventful, cluster.seed)
 
     def _fail(self, share: float) -> None:
         for role in Role:

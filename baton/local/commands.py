@@ -127,6 +127,7 @@ def _worker(name: str, prefix: Sequence[str], options: StackOptions, around: Sur
         "longest-write-s": options.longest_write_s,
         "clock-margin-s": options.clock_margin_s,
         "drain-timeout-s": options.drain_timeout_s,
+        "step-log": options.step_log and str(Path(options.step_log).resolve() / f"{name}.jsonl"),
     }
     for flag, value in flags.items():
         if value is not None:

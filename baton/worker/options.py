@@ -52,6 +52,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     port_file: str | None
     metrics_port: int | None
     metrics_port_file: str | None
+    step_log: str | None = None
     aggregated: bool = False
 
     @property
@@ -145,6 +146,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--no-step-overlap", action="store_true", help="plan a step on a GPU only when the one before has ended")
     add("--no-prefix-caching", action="store_true", help="compute every prompt in full")
     add("--num-threads", type=_Count(1), help="CPU threads for tensor work; default: torch's")
+    add("--step-log", metavar="FILE", help="a line for each engine step, for `baton simulate fit`; default: none")
     add("--connector", default="nixl", choices=PROCESS_CONNECTORS, help="how KV travels")
     add("--lease-s", type=_seconds, default=60.0, help="life of a grant")
     add("--longest-write-s", type=_seconds, default=2.0, help="a KV write takes no longer, from post to completion")

@@ -31,6 +31,7 @@ from engine.migrations import Migrations
 from engine.request import Key, Request
 from engine.roles.base import POLL_S
 from engine.roles.local import LocalRole
+from engine.step_log import ReceivedRecord
 from kv_transfer.base import KVReceiver, KVSender
 
 logger = logging.getLogger(__name__)
@@ -152,6 +153,9 @@ class DecodeRole(LocalRole):
         start = time.perf_counter()
         problem = self._problem_with_kv(ready, entry)
         verify_us = int((time.perf_counter() - start) * 1e6)
+        if self.context.step_log:
+            num_tokens = entry.request.num_given_tokens - entry.num_hit_blocks * self.context.blocks.block_size
+            self.context.step_log.add(ReceivedRecord(num_tokens, verify_us))
         faults.at(Point.KV_VERIFIED)
         if problem:
             self._num_mismatches += 1

@@ -2,7 +2,7 @@
 
 import typer
 
-from simulator.cli import fit_results, run
+from simulator.cli import fit, fit_results, run
 
 app = typer.Typer(
     name="baton simulate",
@@ -17,4 +17,5 @@ app = typer.Typer(
 _LOAD_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command("run", context_settings=_LOAD_FLAGS)(run.run)
+app.command("fit")(fit.fit)
 app.command("fit-results")(fit_results.fit_results)

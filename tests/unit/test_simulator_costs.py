@@ -15,9 +15,10 @@ from baton.bench.workloads.options import WorkloadOptions, make_workload
 from baton.errors import BatonError
 from baton.load_options import LoadFormat
 from baton.model_spec import load_model_spec
+from engine.step_log import StepWork
 from simulator.content import Content, ContentSource
 from simulator.copies import Copies
-from simulator.costs import LinkCosts, MessageCosts, StepCosts, StepWork, make_floor, read_costs, write_costs
+from simulator.costs import LinkCosts, MessageCosts, StepCosts, make_floor, read_costs, write_costs
 from simulator.figures import summarize_records
 from simulator.fitting.from_results import costs_from_results
 from simulator.fitting.nonnegative import fit

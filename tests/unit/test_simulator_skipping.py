@@ -12,10 +12,11 @@ from baton.bench.workloads.options import make_workload
 from baton.load_options import LoadFormat
 from baton.model_spec import load_model_spec
 from engine.config import CacheConfig, SchedulerConfig
+from engine.step_log import StepWork
 from simulator.cluster import ClusterOptions, Failure
 from simulator.content import ContentSource
 from simulator.core import Core, Step
-from simulator.costs import Costs, StepCosts, StepWork, TurnCosts, make_floor
+from simulator.costs import Costs, StepCosts, TurnCosts, make_floor
 from simulator.simulation import Simulation
 from simulator.skipping import decode_seconds
 from tests.unit.test_simulator import CLUSTER, COSTS, STEPS, load
