@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
 VENV_FLAGS ?=
 
-.PHONY: demo test test-compose docker-engine model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
+.PHONY: demo test test-compose docker-engine browser model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
@@ -37,7 +37,7 @@ up: $(BIN)/.installed
 	$(BIN)/baton up
 
 # In this order, but for `make -j`; pytest last.
-test: $(BIN)/.installed-test model lint protos-check docker-engine
+test: $(BIN)/.installed-test model lint protos-check docker-engine browser
 	$(BIN)/python -m pytest
 
 # The containers alone.
@@ -51,6 +51,11 @@ docker-engine:
 		|| which dockerd docker-compose debootstrap ip iptables > /dev/null || { apt-get update -qq \
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 			docker.io docker-compose debootstrap iproute2 iptables > /dev/null; }
+
+# For tests that look at pages, where root may install it; those tests say when it is missing.
+browser:
+	which chromium chromium-browser google-chrome > /dev/null || test "$$(id -u)" != 0 || { apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
 
 model: $(BIN)/.installed
 	$(BIN)/baton fetch smollm2-135m

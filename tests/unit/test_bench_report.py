@@ -5,16 +5,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from baton.bench.load.lag import ClientLag
-from baton.bench.load.options import LoadOptions
 from baton.bench.plot.axis import Axis, tick_text
 from baton.bench.plot.chart import HEIGHT, WIDTH, Chart
-from baton.bench.report.load_report import load_report
 from baton.bench.rows import RequestRow
-from baton.bench.run_folder import Run, RunInfo
-from baton.bench.slo import parse_slo
-from baton.bench.summary import summarize
-from baton.bench.workloads.options import WorkloadOptions
+from tests.fakes.bench_runs import report, sample_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -49,31 +43,8 @@ def test_marks_stand_where_their_values_belong() -> None:
     assert len(root.findall(f"{SVG}polyline")) == 2
 
 
-def report(rows: list[RequestRow]) -> str:
-    slo = parse_slo("ttft=50ms,itl=40ms")
-    options = LoadOptions("grpc://h:1", "<model>", WorkloadOptions())
-    lag = ClientLag(0, 1.0, 2.0, 1.0, 2.0, 0.1)
-    info = RunInfo(options, slo, [lag], ["<b>note</b>"], False, {}, "baton bench serve", "machine", "abc", 0.0)
-    return load_report(Run(info, rows), summarize(rows, slo))
-
-
 def test_a_report_is_one_file_with_its_charts() -> None:
-    rows = [
-        RequestRow(
-            number,
-            0,
-            0,
-            number / 4,
-            number / 4,
-            number / 4 + 1,
-            16,
-            9,
-            None,
-            [30.0 + number + 10 * token for token in range(9)],
-        )
-        for number in range(30)
-    ]
-    text = report([*rows, RequestRow(30, 0, 0, 8.0, 8.0, 8.1, 16, 0, error="unavailable", message="gone")])
+    text = report([*sample_rows(), RequestRow(30, 0, 0, 8.0, 8.0, 8.1, 16, 0, error="unavailable", message="gone")])
     assert not re.search(r"(src|href)\s*=", text)
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "&lt;model&gt;" in text
