@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0
 # For `python -m venv`, when .venv is made.
 VENV_FLAGS ?=
 
-.PHONY: demo test test-compose docker-engine browser model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
+.PHONY: demo test test-compose docker-engine browser ui model lint protos protos-check up bench-cpu bench-engine faults bench-check clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/.installed: pyproject.toml setup.py kernels/baton_kernels/cpu_layers.c
@@ -37,7 +37,7 @@ up: $(BIN)/.installed
 	$(BIN)/baton up
 
 # In this order, but for `make -j`; pytest last.
-test: $(BIN)/.installed-test model lint protos-check docker-engine browser
+test: $(BIN)/.installed-test model lint protos-check docker-engine browser ui
 	$(BIN)/python -m pytest
 
 # The containers alone.
@@ -56,6 +56,14 @@ docker-engine:
 browser:
 	which chromium chromium-browser google-chrome > /dev/null || test "$$(id -u)" != 0 || { apt-get update -qq \
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
+
+# The tracing page of `baton up --ui`, in an environment of its own: it has more dependencies than all of Baton.
+ui: .venv-ui/.installed
+
+.venv-ui/.installed:
+	test -x .venv-ui/bin/python || $(PYTHON) -m venv .venv-ui
+	.venv-ui/bin/python -m pip install --quiet --disable-pip-version-check arize-phoenix==20.26.1
+	touch $@
 
 model: $(BIN)/.installed
 	$(BIN)/baton fetch smollm2-135m

@@ -71,6 +71,8 @@ class StackOptions:
     drain_timeout_s: float = _option(20.0, "How long a drained worker's requests have to end, before they are moved.")
     step_log: str | None = _option(None, "A folder for a file of steps from each worker; see `baton simulate fit`.")
     otlp_endpoint: str | None = _option(None, "host:port of an OTLP gRPC receiver that gets all spans too.")
+    ui: bool = _option(False, "A page with all traces: Arize Phoenix, from the extra `ui`.")
+    ui_port: int = _option(6006, "That page's port; 0 takes a free one.")
     start_timeout_s: float = _option(180.0, "How long the processes may take to become healthy.")
 
     def __post_init__(self) -> None:
@@ -89,7 +91,11 @@ class StackOptions:
         for name in ("lease_s", "longest_write_s", "clock_margin_s", "start_timeout_s"):
             if not 0 < getattr(self, name) < math.inf:  # not a number fails, too
                 raise invalid(f"got {flag(name)} {getattr(self, name)}, expected seconds above 0")
-        for name in ("port", "http_port"):
+        if self.ui and self.otlp_endpoint:
+            raise invalid(
+                f"got --ui and --otlp-endpoint {self.otlp_endpoint}, expected one: spans go on to one receiver"
+            )
+        for name in ("port", "http_port", "ui_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise invalid(f"got {flag(name)} {value}, expected 0 to 65535")

@@ -65,6 +65,8 @@ def addresses(stack: LocalStack) -> str:
     rows = {"gateway (gRPC)": stack.gateway_address, "gateway (HTTP)": stack.http_url, **stack.worker_addresses}
     rows |= {f"metrics of {name}": url for name, url in stack.metrics_urls.items()}
     rows |= {"redis": stack.redis_url, "traces (OTLP)": stack.otlp_address, "logs": str(stack.run_folder)}
+    if stack.ui_url:
+        rows["traces (page)"] = stack.ui_url
     width = max(len(name) for name in rows)
     lines = [f"{name:{width}}  {address}" for name, address in rows.items()]
     lines += ["", "Try it from another terminal:", '  baton generate "What is a KV cache?"']

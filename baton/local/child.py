@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from baton.errors import BatonError, ErrorCode
@@ -25,8 +25,10 @@ class Child:
     `kill` reach the processes that the child has started itself.
     """
 
-    def __init__(self, name: str, command: Sequence[str], run_folder: Path) -> None:
-        """Starts it. Call on a thread that lives as long as the child should (see `guard`).
+    def __init__(
+        self, name: str, command: Sequence[str], run_folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts it, with `environment` besides ours. Call on a thread that lives as long as the child should (`guard`).
 
         Raises:
             OSError: when the process cannot be started at all.
@@ -41,7 +43,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", _NO_PROXY: _no_proxy()},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", _NO_PROXY: _no_proxy()} | dict(environment or {}),
                 process_group=0,
             )
 

@@ -1,6 +1,7 @@
 """Waiting until a child process serves, and noticing at once when it dies instead."""
 
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,24 @@ def wait_for_redis(child: Child, port: int, deadline_monotonic_s: float) -> None
 
     with redis.Redis(host="127.0.0.1", port=port, socket_timeout=_CALL_TIMEOUT_S) as client:
         _wait(child, answers, "PING", deadline_monotonic_s, child.check_running)
+
+
+def wait_for_page(child: Child, url: str, deadline_monotonic_s: float) -> None:
+    """Returns once a page answers with 200.
+
+    Raises:
+        BatonError: INTERNAL when the process ends, DEADLINE_EXCEEDED when it does not answer in time.
+    """
+
+    def answers() -> bool:
+        try:
+            with opener.open(url, timeout=_CALL_TIMEOUT_S) as response:
+                return bool(response.status == 200)
+        except OSError:
+            return False
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    _wait(child, answers, url, deadline_monotonic_s, child.check_running)
 
 
 def wait_for_service(

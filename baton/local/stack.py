@@ -23,8 +23,9 @@ from baton.local.commands import (
     worker_commands,
 )
 from baton.local.ports import check_can_listen, free_port
-from baton.local.readiness import reachable_host, read_port, wait_for_redis, wait_for_service
+from baton.local.readiness import reachable_host, read_port, wait_for_page, wait_for_redis, wait_for_service
 from baton.local.run_folder import new_run_folder
+from baton.local.tracing_ui import tracing_ui
 from baton.telemetry.collector import Collector
 
 _STOP_GRACE_S = 8.0
@@ -37,7 +38,7 @@ class LocalStack:
     Use as a context manager, or call `start` and `stop`. Whatever happens to this
     process, SIGKILL included, the children do not outlive it (see `baton.local.guard`). After `start`:
 
-    - `gateway_address`, `otlp_address` (also the TraceStore's): host:port; `http_url`, `redis_url`: URLs
+    - `gateway_address`, `otlp_address` (also the TraceStore's): host:port; `http_url`, `redis_url`, `ui_url`: URLs
     - `metrics_urls`: service name ("gateway" or a worker's) to the URL of its Prometheus metrics
     - `worker_addresses`: worker name ("prefill-0", "decode-0", "aggregated-0") to host:port
     - `pids`: process name ("redis", "gateway" or a worker's) to process id
@@ -61,6 +62,7 @@ class LocalStack:
         self.options = options
         self.gateway_address = ""
         self.http_url = ""
+        self.ui_url = ""
         self.otlp_address = ""
         self.redis_url = ""
         self.run_folder = Path()
@@ -178,7 +180,10 @@ class LocalStack:
         check_can_listen(options.host, options.listen_http_port, "--http-port")
         deadline_s = time.monotonic() + options.start_timeout_s
         self.run_folder = new_run_folder()
-        self._collector = Collector(forward_to=options.otlp_endpoint)
+        ui = tracing_ui(options.ui_port, self.run_folder) if options.ui else None
+        if ui:
+            self._start_child("phoenix", ui.command, ui.environment)
+        self._collector = Collector(forward_to=ui.otlp_address if ui else options.otlp_endpoint)
         self.otlp_address = self._collector.address
         self._start_redis(deadline_s)
         name = options.model_name or (default_name(options.model) if is_gguf(options.model) else model_path.name)
@@ -192,6 +197,10 @@ class LocalStack:
                 self._spawn(service)
             for service in group:
                 self._wait_for(service, deadline_s)
+        if ui:
+            self._on_progress("Waiting for phoenix")
+            wait_for_page(self._children["phoenix"], ui.health_url, deadline_s)
+            self.ui_url = ui.url
 
     def _start_redis(self, deadline_s: float) -> None:
         """A port that was free a moment ago can be taken by the time Redis binds it: then another one is tried."""
@@ -212,9 +221,9 @@ class LocalStack:
         service.port_file.unlink(missing_ok=True)
         self._start_child(service.name, service.command)
 
-    def _start_child(self, name: str, command: Sequence[str]) -> Child:
+    def _start_child(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
         def run() -> Child:
-            self._children[name] = Child(name, command, self.run_folder)
+            self._children[name] = Child(name, command, self.run_folder, environment)
             return self._children[name]
 
         return self._spawner.submit(run).result()

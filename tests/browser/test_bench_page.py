@@ -28,4 +28,4 @@ async def test_the_report_shows_its_figures_and_charts(page: Page, tmp_path: Pat
     text = await page.locator("body").inner_text()
     assert all(word in text for word in ("TTFT", "ITL", "p99"))
     assert asked == [file.as_uri()]  # one file has it all
-    await screenshot("bench_report")
+    await screenshot(page, "bench_report")

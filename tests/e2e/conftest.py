@@ -8,9 +8,9 @@ import pytest
 from baton.config import StackOptions
 from baton.local.stack import LocalStack
 from tests.e2e.client import assert_at_rest
-from tests.fakes.browser import page, screenshot
+from tests.fakes.browser import foreign_page, page, screenshot
 
-__all__ = ["page", "screenshot"]
+__all__ = ["foreign_page", "page", "screenshot"]
 
 OPTIONS = {"port": 0, "kv_cache_bytes": 1 << 30, "max_num_batched_tokens": 512, "max_model_len": 4096}
 

@@ -18,7 +18,7 @@ async def test_a_question_its_answer_and_its_trace(page: Page, apart: LocalStack
     figures = page.locator("article.assistant .figures")
     await expect(figures).to_have_text(re.compile(r"first token \d+ ms · .* · trace"), timeout=60_000)
     await expect(page.locator("article.assistant .text")).to_contain_text("gravity", ignore_case=True)
-    await screenshot("chat_page")
+    await screenshot(page, "chat_page")
     link = await figures.locator("a").get_attribute("href")
     assert link is not None
     for _ in range(50):  # spans are exported some time after the request
@@ -27,4 +27,4 @@ async def test_a_question_its_answer_and_its_trace(page: Page, apart: LocalStack
             break
         await page.wait_for_timeout(200)
     await expect(page.locator("body")).to_contain_text("kv.transfer")
-    await screenshot("trace_page")
+    await screenshot(page, "trace_page")
