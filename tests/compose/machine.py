@@ -104,7 +104,8 @@ class Machine:
         return left
 
     def _start_dockerd(self) -> "subprocess.Popen[bytes]":
-        command = ["nsenter", f"--net=/run/netns/{self.name}", "unshare", "--mount"]
+        command = ["setpriv", "--pdeathsig", "TERM"]  # should pytest be killed
+        command += ["nsenter", f"--net=/run/netns/{self.name}", "unshare", "--mount"]
         command += ["dockerd", "--host", f"unix://{self.folder}/docker.sock", "--pidfile", str(self.folder / "pid")]
         command += ["--data-root", str(self._root), "--exec-root", str(self.folder / "exec"), "--bridge", "none"]
         command += ["--cgroup-parent", self._cgroup]

@@ -13,6 +13,7 @@ import pytest
 
 from baton.rpc import inference_pb2
 from tests.compose.composed import Project
+from tests.compose.ingredients import ROOT
 from tests.e2e.client import ask_together, greedy, token_request
 from tests.e2e.oracle import Oracle, prompts_with_clear_answers
 from tests.e2e.under_load import ids_of, stream_all
@@ -47,6 +48,17 @@ def known(smollm2: Path) -> Known:
     """Requests, and the tokens that transformers answers with."""
     prompts, answers = prompts_with_clear_answers(Oracle(smollm2), [40, 90, 20, 130, 60, 33], MAX_TOKENS)
     return [token_request(ids, greedy(MAX_TOKENS)) for ids in prompts], [answer.token_ids for answer in answers]
+
+
+def test_images_hold_the_pinned_releases_and_nothing_else(stack: Project) -> None:
+    pins = {line for line in (ROOT / "compose" / "constraints.txt").read_text().splitlines() if line[0] != "#"}
+    for service in ("gateway", "decode"):
+        (container,) = stack.containers(service)
+        frozen = stack.machine.docker("exec", container, "pip", "freeze", "--all").lower().replace("+cpu", "").split()
+        found = {line.replace("_", "-") for line in frozen if "==" in line and not line.startswith("pip==")}
+        # Debian's venv brings a setuptools of its own.
+        assert {line for line in found - pins if not line.startswith(("baton==", "setuptools=="))} == set()
+        assert any(line.startswith("torch==") for line in found) == (service == "decode")
 
 
 def test_images_run_as_nobody_in_particular_and_the_gateways_has_no_torch(stack: Project) -> None:
@@ -94,11 +106,29 @@ def test_prefill_and_decode_scale_and_survive_a_crash(stack: Project, known: Kno
     victim = stack.containers("decode")[0]
     answers = stream_all(stack, requests, lambda tokens: tokens >= FEW_TOKENS, lambda: stack.crash(victim))
     assert [ids_of(answer) for answer in answers] == expected
-    used = [answer[-1].hand_over for answer in answers]
-    assert {hand_over.prefill_worker for hand_over in used} == stack.registered("prefill")
     assert eventually(lambda: stack.inspect(victim)["RestartCount"] == 1)
     stack.wait_healthy("decode")
     assert eventually(lambda: len(stack.registered("decode")) == 2)
+
+
+_SCRAPE_ALL = """
+import socket, sys, urllib.request
+for service in sys.argv[1:]:
+    for address in {found[4][0] for found in socket.getaddrinfo(service, 9100)}:
+        text = urllib.request.urlopen(f"http://{address}:9100/metrics", timeout=10).read().decode()
+        print(service, *[line for line in text.splitlines() if line.startswith("baton_gateway_workers{")], sep="\\n")
+"""
+
+
+def test_a_services_name_leads_to_the_metrics_of_each_of_its_containers(stack: Project) -> None:
+    """As Prometheus is told to find them."""
+    stack.up("prefill", "decode", prefill=2, decode=2)
+    (gateway,) = stack.containers("gateway")
+    scrape = ["exec", gateway, "python", "-c", _SCRAPE_ALL, "gateway", "prefill", "decode"]
+    known = {f'baton_gateway_workers{{role="{role}",state="in_use"}} 2.0' for role in ("prefill", "decode")}
+    assert eventually(lambda: known <= set(stack.machine.docker(*scrape).splitlines()))
+    names = [line for line in stack.machine.docker(*scrape).splitlines() if "{" not in line]
+    assert sorted(names) == ["decode", "decode", "gateway", "prefill", "prefill"]
 
 
 def test_a_worker_that_is_stopped_leaves_in_order(stack: Project, known: Known) -> None:

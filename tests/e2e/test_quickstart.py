@@ -48,7 +48,7 @@ class Terminals:
         self._enter: list[str] = []
         self._anchor: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip"):
-            self._anchor = subprocess.Popen([*_OWN_NETWORK, "sleep", "600"])
+            self._anchor = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *_OWN_NETWORK, "sleep", "600"])
             self._enter = ["nsenter", f"--net=/proc/{self._anchor.pid}/ns/net"]
             self._wait_for_loopback()
 
