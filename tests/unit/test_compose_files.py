@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,12 @@ def test_every_requirement_is_pinned_to_a_release_that_it_allows() -> None:
     for line in requirements((ROOT / "pyproject.toml").read_text(), ["worker"]):
         wanted = Requirement(line)
         assert wanted.specifier.contains(pinned[wanted.name.lower().replace("_", "-")]), line
+
+
+def test_what_is_built_has_every_package() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {f"!{package.removesuffix('*')}" for package in found} <= set(ignored)
 
 
 def test_every_image_runs_as_nobody_in_particular() -> None:
