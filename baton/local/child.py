@@ -28,7 +28,7 @@ class Child:
     def __init__(
         self, name: str, command: Sequence[str], run_folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts it, with `environment` besides ours. Call on a thread that lives as long as the child should (`guard`).
+        """Starts it, with `environment` besides ours. Call on a thread that lives as long as the child (`guard`).
 
         Raises:
             OSError: when the process cannot be started at all.
