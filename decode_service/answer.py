@@ -96,6 +96,8 @@ class Answer:
         if not self._first_tokens_ns:
             self._first_tokens_ns = time.time_ns()
             self._cached_tokens = tokens.cached_prompt_tokens = event.cached_tokens
+            if event.compute_us:
+                tokens.times.queue_us, tokens.times.compute_us = event.queue_us, event.compute_us
         self._num_output_tokens = event.output_position + len(event.token_ids)
         return tokens
 

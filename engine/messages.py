@@ -175,6 +175,8 @@ class Tokens(Message, frozen=True, tag=True):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int = 0  # prompt tokens taken from this worker's prefix cache
+    queue_us: int = 0  # with the first token of a prompt that was computed here: before its first step,
+    compute_us: int = 0  # and from there to the token
 
 
 class PromptLogprobs(Message, frozen=True, tag=True):

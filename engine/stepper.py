@@ -27,12 +27,18 @@ class StepOutcome:
         assert item.token is not None
         request = item.request
         logprobs = self._result.logprobs.get(request.key)
+        queue_us = compute_us = 0
+        if request.prefill_chunks and len(request.tokens) == request.num_given_tokens + 1:
+            queue_us = (request.started_unix_ns - request.queued_unix_ns) // 1000
+            compute_us = (request.first_token_unix_ns - request.started_unix_ns) // 1000
         return Tokens(
             *request.key,
             output_position=request.num_output_tokens - 1,
             token_ids=(item.token,),
             logprobs=(logprobs,) if logprobs else (),
             cached_tokens=request.num_cached_tokens,
+            queue_us=max(0, queue_us),
+            compute_us=max(0, compute_us),
         )
 
     def prompt_events(self, item: Advanced) -> list[PromptLogprobs]:

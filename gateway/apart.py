@@ -134,6 +134,7 @@ class ApartAttempt(Attempt):
             raise _incomplete(self._plan.decode, "without a reason")
 
     def _take_first_token(self, first: worker_pb2.FirstToken) -> None:
+        self._job.trace.ttft.first_token(first.times)
         self._cached_prompt_tokens = first.cached_prompt_tokens
         logprobs = [first.logprobs] if first.HasField("logprobs") else []
         self._order.add(first.output_position, [first.token_id], logprobs)

@@ -41,6 +41,7 @@ class DecodeStream(Attempt):
                     case "admitted":
                         self._admitted = True
                     case "tokens":
+                        self.job.trace.ttft.first_token(event.tokens.times)
                         self._cached_prompt_tokens = self._cached_prompt_tokens or event.tokens.cached_prompt_tokens
                         self.order.add(event.tokens.output_position, event.tokens.token_ids, event.tokens.logprobs)
                     case "move_wanted":

@@ -7,15 +7,19 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from baton.rpc import inference_pb2
 from baton.telemetry.tracing import Tracing, incoming_context, outgoing_metadata
+from gateway.ttft import TtftParts
 
 
 class TraceScope:
     """A span that other spans go below: those made here, and those of workers that get `metadata`."""
 
-    def __init__(self, tracing: Tracing, span: Span) -> None:
+    def __init__(self, tracing: Tracing, span: Span, ttft: TtftParts) -> None:
+        """`ttft`: of the whole request."""
         self._tracing = tracing
         self._span = span
+        self.ttft = ttft
         self.context = trace.set_span_in_context(span)
         self.metadata = outgoing_metadata(self.context)
 
@@ -34,6 +38,7 @@ class TraceScope:
             raise
         finally:
             span.end()
+            self.ttft.span_ended(name)
 
     def record(self, name: str, start_unix_ns: int, end_unix_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
         """A child span that is already over."""
@@ -42,9 +47,10 @@ class TraceScope:
     @contextmanager
     def attempt(self, epoch: int, after: Exception) -> Iterator["TraceScope"]:
         """The span `gateway.attempt` around another attempt, made because of `after`."""
+        self.ttft.lap("retry")
         with self.child("gateway.attempt") as span:
             span.set_attributes({"baton.attempt.epoch": epoch, "baton.attempt.after": _describe(after)})
-            yield TraceScope(self._tracing, span)
+            yield TraceScope(self._tracing, span, self.ttft)
 
 
 class RequestTrace(TraceScope):
@@ -52,7 +58,8 @@ class RequestTrace(TraceScope):
 
     def __init__(self, tracing: Tracing, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
         context = incoming_context(metadata)
-        super().__init__(tracing, tracing.tracer.start_span("gateway.request", context=context, kind=SpanKind.SERVER))
+        span = tracing.tracer.start_span("gateway.request", context=context, kind=SpanKind.SERVER)
+        super().__init__(tracing, span, TtftParts())
         self._ended = False
         self._outcome_known = False
         self.trace_id = format(self._span.get_span_context().trace_id, "032x")
@@ -61,6 +68,11 @@ class RequestTrace(TraceScope):
         """The request ends with `error`."""
         self._outcome_known = True
         self._span.set_status(Status(StatusCode.ERROR, _describe(error)))
+
+    def sends(self, responses: Iterable[inference_pb2.GenerateResponse]) -> None:
+        """These go out now; with the first tokens among them the parts of TTFT are known."""
+        if any(response.token_ids for response in responses) and (parts := self.ttft.sent()):
+            self.set(parts)
 
     def succeed(self) -> None:
         """The request's last response is made."""

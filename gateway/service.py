@@ -90,12 +90,15 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             async for index, event in runs:
                 if isinstance(event, Tokens):
                     ticket.first_token()
-                    for response in figures.seen(answers.take(index, event)):
+                    responses = figures.seen(answers.take(index, event))
+                    trace.sends(responses)
+                    for response in responses:
                         yield response
                     if not answers.stopped(index):
                         continue
                     event = await runs.stop(index)
                 responses = figures.seen(answers.take(index, event))
+                trace.sends(responses)
                 if answers.complete:
                     trace.succeed()
                     figures.succeed()

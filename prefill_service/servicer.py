@@ -130,4 +130,5 @@ def _first_token(event: Tokens, stream: EventStream) -> worker_pb2.FirstToken:
         finish_reason=finish_to_pb(reason),
         cached_prompt_tokens=event.cached_tokens,
         output_position=event.output_position,
+        times=worker_pb2.PromptTimes(queue_us=event.queue_us, compute_us=event.compute_us),
     )

@@ -57,18 +57,28 @@ class PromptLogprobs(_message.Message):
     def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("token_id", "logprobs", "finish_reason", "cached_prompt_tokens", "output_position")
+    __slots__ = ("token_id", "logprobs", "finish_reason", "cached_prompt_tokens", "output_position", "times")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     logprobs: _sampling_pb2.TokenLogprobs
     finish_reason: _sampling_pb2.FinishReason
     cached_prompt_tokens: int
     output_position: int
-    def __init__(self, token_id: _Optional[int] = ..., logprobs: _Optional[_Union[_sampling_pb2.TokenLogprobs, _Mapping]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cached_prompt_tokens: _Optional[int] = ..., output_position: _Optional[int] = ...) -> None: ...
+    times: PromptTimes
+    def __init__(self, token_id: _Optional[int] = ..., logprobs: _Optional[_Union[_sampling_pb2.TokenLogprobs, _Mapping]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., cached_prompt_tokens: _Optional[int] = ..., output_position: _Optional[int] = ..., times: _Optional[_Union[PromptTimes, _Mapping]] = ...) -> None: ...
+
+class PromptTimes(_message.Message):
+    __slots__ = ("queue_us", "compute_us")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    compute_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ...) -> None: ...
 
 class PrefillDone(_message.Message):
     __slots__ = ("transfer",)
@@ -225,16 +235,18 @@ class Admitted(_message.Message):
     def __init__(self, verify_us: _Optional[int] = ..., control_us: _Optional[int] = ...) -> None: ...
 
 class DecodeTokens(_message.Message):
-    __slots__ = ("output_position", "token_ids", "logprobs", "cached_prompt_tokens")
+    __slots__ = ("output_position", "token_ids", "logprobs", "cached_prompt_tokens", "times")
     OUTPUT_POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     output_position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[_sampling_pb2.TokenLogprobs]
     cached_prompt_tokens: int
-    def __init__(self, output_position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+    times: PromptTimes
+    def __init__(self, output_position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_sampling_pb2.TokenLogprobs, _Mapping]]] = ..., cached_prompt_tokens: _Optional[int] = ..., times: _Optional[_Union[PromptTimes, _Mapping]] = ...) -> None: ...
 
 class DecodeFinished(_message.Message):
     __slots__ = ("finish_reason", "cached_prompt_tokens")
