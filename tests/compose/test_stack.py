@@ -1,5 +1,6 @@
 """docker-compose.cpu.yml: images, requests through published ports, traces, scaling, containers that die or leave."""
 
+import contextlib
 import json
 import os
 import time
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helm_python
 import pytest
+import yaml
 
 from baton.rpc import inference_pb2
 from tests.compose.composed import Project
@@ -143,3 +146,23 @@ def test_a_worker_that_is_stopped_leaves_in_order(stack: Project, known: Known) 
     answers = stream_all(stack, requests, lambda tokens: tokens >= FEW_TOKENS, stop)
     assert [ids_of(answer) for answer in answers] == expected
     assert stack.inspect(victim)["State"]["ExitCode"] == 0
+
+
+def test_the_charts_hook_before_a_stop_has_a_worker_leave_in_order(stack: Project, known: Known) -> None:
+    requests, expected = known
+    stack.up("prefill", "decode", prefill=2, decode=2)
+    assert eventually(lambda: len(stack.registered("decode")) == 2)
+    with helm_python.Chart.load(str(ROOT / "deploy" / "helm" / "baton")) as chart:
+        workers = yaml.safe_load_all(chart.render({})["baton/templates/workers.yaml"])
+    deployment = next(manifest for manifest in workers if manifest)
+    hook = deployment["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    victim = stack.containers("decode")[0]
+    restarts = stack.inspect(victim)["RestartCount"]
+
+    def drain() -> None:
+        with contextlib.suppress(RuntimeError):  # it goes with its container
+            stack.machine.docker("exec", victim, *hook)
+
+    answers = stream_all(stack, requests, lambda tokens: tokens >= FEW_TOKENS, drain)
+    assert [ids_of(answer) for answer in answers] == expected
+    assert eventually(lambda: stack.inspect(victim)["RestartCount"] == restarts + 1)
