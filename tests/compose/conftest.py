@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from baton.fetch.cache import home
 from tests.compose.composed import Project
 from tests.compose.ingredients import build_arguments, build_images
-from tests.compose.machine import Machine, Network
+from tests.compose.machine import Machine, Network, new_folder
 
 collect_ignore_glob = ["test_*"] if os.environ.get("BATON_NO_DOCKER") else []
 
@@ -41,7 +40,7 @@ def environment(smollm2: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def machine(network: Network, environment: dict[str, str]) -> Iterator[Machine]:
     """A host that has the images."""
-    machine = Machine(network, 1, _folder())
+    machine = Machine(network, 1, new_folder())
     try:
         build_images(machine, {**machine.environment, **environment})
         yield machine
@@ -53,7 +52,7 @@ def machine(network: Network, environment: dict[str, str]) -> Iterator[Machine]:
 @pytest.fixture(scope="module")
 def second_machine(network: Network, machine: Machine) -> Iterator[Machine]:
     """Another host with the same images."""
-    second = Machine(network, 2, _folder(), images_of=machine)
+    second = Machine(network, 2, new_folder(), images_of=machine)
     yield second
     assert not second.close()
 
@@ -72,7 +71,3 @@ def stack(machine: Machine, environment: dict[str, str]) -> Iterator[Project]:
     assert machine.docker("ps", "-aq") == ""
     assert machine.docker("volume", "ls", "-q") == ""
     assert machine.docker("network", "ls", "--format", "{{.Name}}").split() == ["host", "none"]
-
-
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="baton-docker-"))

@@ -5,21 +5,27 @@ one folder. Needs root.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 START_S = 60.0
 STOP_S = 60.0
+_FOLDER = "baton-docker-"
+_NETNS, _LINKS, _TEMPORARY = Path("/run/netns"), Path("/sys/class/net"), Path(tempfile.gettempdir())
 
 
 class Network:
     """A bridge that connects hosts with each other and with this machine."""
 
     def __init__(self) -> None:
+        """Removes what tests that were killed have left first."""
+        _remove_stale()
         self.name = f"bt{os.getpid()}"
         self.prefix = f"10.213.{os.getpid() % 250}"
         _ip("link", "add", self.name, "type", "bridge")
@@ -141,6 +147,24 @@ def run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float
 
 def _ip(*arguments: str) -> None:
     run(["ip", *arguments], os.environ)
+
+
+def new_folder() -> Path:
+    """For a `Machine`."""
+    return Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+
+
+def _remove_stale() -> None:
+    """Bridges, namespaces and folders that are named after a process that is no more; dockerd went with it."""
+    for place, pattern in ((_NETNS, r"bt(\d+)h\d"), (_LINKS, r"bt(\d+)"), (_TEMPORARY, rf"{_FOLDER}(\d+)-.*")):
+        for entry in place.iterdir() if place.is_dir() else ():
+            match = re.fullmatch(pattern, entry.name)
+            if match is None or Path(f"/proc/{match[1]}").exists():
+                continue
+            if place == _TEMPORARY:
+                shutil.rmtree(entry)
+            else:
+                _ip(*(("netns", "del") if place == _NETNS else ("link", "del")), entry.name)
 
 
 def _share_images(source: Path, target: Path) -> None:
