@@ -44,6 +44,8 @@ class StackOptions:
     )
     tool_call_parser: str = _option("auto", "How the model writes tool calls; `baton gateway --help` lists the names.")
     reasoning_parser: str = _option("none", "How the model writes its reasoning; likewise.")
+    tls_dir: str | None = _option(None, "Folder with ca.pem, cert.pem, key.pem: TLS between all; default: none.")
+    mtls: bool = _option(False, "With --tls-dir: whoever calls needs a certificate, too.")
     api_keys: str | None = _option(None, "The gateway's file of API keys (`baton key`); default: none are needed.")
     device: str = _option("cpu", "Where the workers compute: cpu, cuda, cuda:1, ...")
     dtype: str = _option("float32", "Of weights and KV: float32, bfloat16 or float16.")

@@ -19,6 +19,7 @@ from baton.load_options import LoadFormat, default_name
 from baton.model_folder import servable_folder
 from baton.model_spec import load_model_spec
 from baton.telemetry.exposition import Metrics
+from baton.tls import MTLS_HELP, TLS_DIR_HELP
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
 from gateway.parsing.registry import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
@@ -80,6 +81,8 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default = getattr(defaults, f"slo_{name}_ms")
         text = f"objective for a request's {what}, for metrics (%(default)g)"
         parser.add_argument(f"--slo-{name}-ms", type=float, default=default, help=text)
+    parser.add_argument("--tls-dir", type=Path, help=TLS_DIR_HELP)
+    parser.add_argument("--mtls", action="store_true", help=MTLS_HELP)
     parser.add_argument("--api-keys", type=Path, help="file of API keys that clients need (`baton key`); default: none")
     parser.add_argument(
         "--max-queued",

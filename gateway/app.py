@@ -6,15 +6,18 @@ from pathlib import Path
 
 from baton.grpc_util.server import Server
 from baton.model_spec import ModelSpec
-from baton.rpc import inference_pb2_grpc
+from baton.rpc import admin_pb2_grpc, inference_pb2_grpc
 from baton.telemetry.exposition import Metrics
 from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
+from baton.tls import make_tls
 from gateway.access.access import Access
 from gateway.access.key_file import KeyFile
+from gateway.admin import ADMIN_NAME, AdminService
 from gateway.admission.core import AdmissionCore
 from gateway.admission.front import Admission
 from gateway.admission.metrics import AdmissionMetrics
+from gateway.channelz import add_channelz
 from gateway.chat import ChatConfig
 from gateway.config import GatewayConfig, Limits
 from gateway.http.app import make_app
@@ -48,18 +51,20 @@ class Gateway:
         """Call on the event loop. `metrics`: with what the directory's making has put there.
 
         Raises:
-            BatonError: The model folder has no usable tokenizer, or the file of API keys is none.
+            BatonError: The model folder has no usable tokenizer, or the file of API keys or the folder of
+                certificates is none.
         """
         limits = limits or Limits()
+        tls = make_tls(config.tls_dir, config.mtls)
         codec = load_codec(Path(spec.path))
         self._config = config
         self._directory = directory
-        self._tracing = tracing or Tracing("baton-gateway", config.otlp_endpoint)
+        self._tracing = tracing or Tracing("baton-gateway", config.otlp_endpoint, tls=tls)
         self.metrics = metrics or Metrics()
         self.metrics_port: int | None = None  # once started, where there is one
         self._scrapes: ScrapeServer | None = None
         figures = GatewayMetrics(self.metrics, config.slo)
-        self.pool = Pool(directory, limits)
+        self.pool = Pool(directory, limits, tls)
         PoolFigures(self.metrics, self.pool)
         router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
         self.access = access = Access(KeyFile(config.api_keys) if config.api_keys else None)
@@ -68,7 +73,7 @@ class Gateway:
         self.orchestrator = Orchestrator(
             self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts), figures, admission.worker_refused
         )
-        self._server = Server([SERVICE_NAME])
+        self._server = Server([SERVICE_NAME, ADMIN_NAME], tls)
         self._http: HttpServer | None = None
         self.http_port: int | None = None  # once started, where there is one
         validator = Validator(spec, codec, config.max_message_mib)
@@ -77,9 +82,12 @@ class Gateway:
             spec, codec, validator, self.pool, self.orchestrator, self._tracing, chat, figures, admission, access
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server.grpc)
+        admin = AdminService(access, self.pool, core, limits)
+        admin_pb2_grpc.add_AdminServicer_to_server(admin, self._server.grpc)
+        add_channelz(self._server.grpc, access)
         if config.http_port is not None:
             front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s, access)
-            self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint))
+            self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint, tls), tls)
 
     async def start(self) -> int:
         """Serves, whether or not workers are there yet. Returns the port.

@@ -31,6 +31,8 @@ class GatewayConfig:
     # Objectives that metrics count requests by; by default those of MLPerf Inference's server scenario for Llama 2 70B.
     slo_ttft_ms: float = 2000.0
     slo_itl_ms: float = 200.0
+    tls_dir: Path | None = None  # None: no TLS; see baton/tls.py
+    mtls: bool = False  # callers need certificates
     api_keys: Path | None = None  # None: no keys are needed
     max_queued: int = 4096  # requests that wait to be started
     max_queued_per_client: int = 1024

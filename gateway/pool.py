@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from baton.directory.base import WorkerRecord
 from baton.errors import BatonError
+from baton.tls import Tls
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
 from gateway.no_route import Gone
@@ -28,8 +29,9 @@ class Pool:
     asked whether it serves; one that unregisters says no before, and one that has died does not answer.
     """
 
-    def __init__(self, directory: WorkerDirectory, limits: Limits) -> None:
+    def __init__(self, directory: WorkerDirectory, limits: Limits, tls: Tls | None = None) -> None:
         self._directory = directory
+        self._tls = tls
         self._limits = limits
         self._workers: dict[Key, Worker] = {}
         self._unlisted_since: dict[Key, float] = {}  # of workers that serve without being in the directory
@@ -47,6 +49,7 @@ class Pool:
     async def refresh(self) -> None:
         """Looks into the directory now."""
         async with self._refreshing:
+            self._renew_channels()
             try:
                 records = await self._directory.workers()
             except BatonError as error:
@@ -111,7 +114,7 @@ class Pool:
         found = {(record.worker, record.address): record for record in records}
         for key in found.keys() - self._workers.keys():
             logger.info("%s worker %s (%s) at %s", found[key].role, key[0].name, key[0].incarnation, key[1])
-            self._workers[key] = Worker(found[key])
+            self._workers[key] = Worker(found[key], self._tls)
         for key in found.keys() & self._workers.keys():
             self._workers[key].record = found[key]  # it may say by now that it drains
         unlisted = self._workers.keys() - found.keys()
@@ -127,6 +130,14 @@ class Pool:
         now = time.monotonic()
         self._unlisted_since = {key: self._unlisted_since.get(key, now) for key in kept}
 
+    def _renew_channels(self) -> None:
+        """Certificates have changed: new requests get new channels, those under way keep the old ones."""
+        generation = self._tls.generation if self._tls else 0
+        for key, worker in list(self._workers.items()):
+            if worker.tls_generation != generation:
+                self._workers[key] = Worker(worker.record, self._tls)
+                self._retire(worker)
+
     async def _still_serving(self, unlisted: set[Key]) -> set[Key]:
         """Those that say that they serve, for as long as the grace lasts."""
         oldest = time.monotonic() - self._limits.unlisted_s
@@ -139,9 +150,13 @@ class Pool:
             worker = self._workers.pop(key)
             logger.info("worker %s (%s) is gone", worker.name, worker.ref.incarnation)
             self._gone.append((time.monotonic(), worker.record))
-            self._dropped.add(worker)
-            if worker.in_flight == 0:
-                self._close(worker)
+            self._retire(worker)
+
+    def _retire(self, worker: Worker) -> None:
+        """Closes its channel when nobody uses it any more."""
+        self._dropped.add(worker)
+        if worker.in_flight == 0:
+            self._close(worker)
 
     def _close(self, worker: Worker) -> None:
         self._dropped.discard(worker)

@@ -119,6 +119,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.TokenizeResponse:
         """A text's or a chat's token ids."""
         self._access.caller(context)
+        self._validator.check_size(request)
         self._validator.check_model(request.model)
         return await self._tokens.tokenize(request, self._max_model_len())
 
@@ -127,6 +128,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.DetokenizeResponse:
         """The text of token ids."""
         self._access.caller(context)
+        self._validator.check_size(request)
         self._validator.check_model(request.model)
         return await self._tokens.detokenize(request)
 

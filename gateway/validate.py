@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.model_spec import ModelSpec
 from baton.rpc import inference_pb2
@@ -51,7 +53,7 @@ class Validator:
         Raises:
             BatonError: RESOURCE_EXHAUSTED (too big), NOT_FOUND (no such model) or INVALID_ARGUMENT.
         """
-        self._check_size(request)
+        self.check_size(request)
         request_id = checked_request_id(request.request_id)
         self.check_model(request.model)
         check_ranges(request.sampling, self._spec.vocab_size)
@@ -92,7 +94,10 @@ class Validator:
         """A text comes back as it was sent."""
         return request.text if request.WhichOneof("prompt") == "text" else self._codec.decode(token_ids, skip_special)
 
-    def _check_size(self, request: inference_pb2.GenerateRequest) -> None:
+    def check_size(self, request: Message) -> None:
+        """Raises:
+        BatonError: RESOURCE_EXHAUSTED above --max-message-mib.
+        """
         size_bytes = request.ByteSize()
         if size_bytes > self._max_message_mib * _MIB:
             raise BatonError(

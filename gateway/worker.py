@@ -6,24 +6,28 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.directory.base import WorkerRecord
+from baton.grpc_util.channel import open_channel
 from baton.grpc_util.server import CHANNEL_OPTIONS
 from baton.rpc import worker_pb2_grpc
+from baton.tls import Tls
 from baton.types import WorkerRef
 
 
 class Worker:
     """Made by the pool, on the event loop; connects at once."""
 
-    def __init__(self, record: WorkerRecord) -> None:
+    def __init__(self, record: WorkerRecord, tls: Tls | None = None) -> None:
         self.record = record
+        self.tls_generation = tls.generation if tls else 0  # of the certificates that the channel was made with
         self.in_flight = 0  # requests of this gateway, clean-up included
-        self._channel = grpc.aio.insecure_channel(record.address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(record.address, tls, CHANNEL_OPTIONS)
         self._channel.get_state(try_to_connect=True)
         self._failed = False  # and not used since
         self._avoid_until = 0.0
         self._failed_while_connected = False
         self.prefill = worker_pb2_grpc.PrefillWorkerStub(self._channel)
         self.decode = worker_pb2_grpc.DecodeWorkerStub(self._channel)
+        self.control = worker_pb2_grpc.WorkerControlStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     @property

@@ -10,6 +10,7 @@ from baton.cli import collector, config_command, demo, doctor, drain, fetch_comm
 from baton.cli.bench.app import bench
 from baton.cli.key import key
 from baton.cli.top.command import top
+from baton.cli.workers import workers
 from baton.errors import BatonError
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command("config")(config_command.config)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench)
 app.add_typer(key)
+app.add_typer(workers)
 passthrough.add_commands(app)
 
 

@@ -10,7 +10,9 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from baton.errors import BatonError, ErrorCode
+from baton.grpc_util.channel import open_blocking_channel
 from baton.rpc import inference_pb2, inference_pb2_grpc, sampling_pb2
+from baton.tls import Tls
 
 MAX_MESSAGE_BYTES = 64 << 20  # a trace of 10,000 spans fits
 _LIST_TIMEOUT_S = 10.0
@@ -49,11 +51,11 @@ class Answer(msgspec.Struct):
 
 
 def connect(address: str) -> grpc.Channel:
-    """A channel without TLS. A proxy is not used for this machine's own addresses."""
+    """A channel, with TLS where BATON_TLS_DIR says so. A proxy is not used for this machine's own addresses."""
     host = address.rpartition(":")[0]
     own = host in ("127.0.0.1", "localhost", "[::1]")
     options = [("grpc.enable_http_proxy", 0 if own else 1), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
-    return grpc.insecure_channel(address, options=options)
+    return open_blocking_channel(address, Tls.from_environment(), options)
 
 
 def first_model(channel: grpc.Channel, address: str) -> str:

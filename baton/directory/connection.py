@@ -1,7 +1,10 @@
 """How this project talks to Redis: short timeouts, no hidden retries, one log line an outage."""
 
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import redis.asyncio
 from redis.asyncio.connection import parse_url
@@ -9,10 +12,18 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from baton.errors import invalid
+from baton.errors import BatonError, ErrorCode, invalid
+from baton.tls import Tls
 
 SOCKET_TIMEOUT_S = 1.0
 FAILURES = (RedisError, OSError)  # what a call to a Redis that is down, restarting or unreachable raises
+
+
+def shown_url(redis_url: str) -> str:
+    """For messages and logs: without what stands before the host or behind a ?, which may be a password."""
+    scheme, slashes, rest = redis_url.partition("://")
+    rest = rest if slashes else redis_url
+    return (f"{scheme}://" if slashes else "") + rest.rpartition("@")[2].partition("?")[0]
 
 
 def check_url(redis_url: str) -> None:
@@ -22,22 +33,53 @@ def check_url(redis_url: str) -> None:
     try:
         parse_url(redis_url)
     except ValueError as error:
-        raise invalid(f"got --redis-url {redis_url!r}, expected redis://host:port/0 ({error})") from error
+        problem = "" if set("@?") & set(redis_url) else f" ({error})"  # the error may repeat what stands there
+        raise invalid(
+            f"got --redis-url {shown_url(redis_url)!r}, expected redis://host:port/0, or rediss://… for TLS{problem}"
+        ) from None
 
 
-def connect(redis_url: str) -> redis.asyncio.Redis:
+def connect(redis_url: str, environ: Mapping[str, str] = os.environ) -> redis.asyncio.Redis:
     """A client that connects at its first call.
 
+    With rediss:// it uses TLS. User and password come from BATON_REDIS_USER and BATON_REDIS_PASSWORD, or the file that
+    BATON_REDIS_PASSWORD_FILE names, unless the URL has them; with BATON_TLS_DIR the files there are used for TLS unless
+    the URL names others (`?ssl_ca_certs=…&ssl_certfile=…&ssl_keyfile=…`).
+
     Raises:
-        BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL.
+        BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL, FAILED_PRECONDITION when the file of the password
+            cannot be read.
     """
     check_url(redis_url)
+    given = parse_url(redis_url)
     return redis.asyncio.Redis.from_url(
         redis_url,
+        **{name: value for name, value in _from_environment(redis_url, environ).items() if name not in given},
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+def _from_environment(redis_url: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a client is told beside the URL."""
+    found: dict[str, Any] = {}
+    if user := environ.get("BATON_REDIS_USER"):
+        found["username"] = user
+    if file := environ.get("BATON_REDIS_PASSWORD_FILE"):
+        try:
+            found["password"] = Path(file).read_text().strip()
+        except OSError as error:
+            raise BatonError(
+                ErrorCode.FAILED_PRECONDITION, f"cannot read BATON_REDIS_PASSWORD_FILE {file} ({error}); correct it"
+            ) from error
+    elif password := environ.get("BATON_REDIS_PASSWORD"):
+        found["password"] = password
+    if redis_url.startswith("rediss://") and (tls := Tls.from_environment(environ)):
+        found["ssl_ca_certs"] = str(tls.folder / "ca.pem")
+        if (tls.folder / "cert.pem").exists():
+            found |= {"ssl_certfile": str(tls.folder / "cert.pem"), "ssl_keyfile": str(tls.folder / "key.pem")}
+    return found
 
 
 def is_wrong_type(answer: object) -> bool:

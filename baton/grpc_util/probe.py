@@ -1,4 +1,7 @@
-"""Asks a gRPC server whether it serves, for containers' health checks: `python -m baton.grpc_util.probe HOST:PORT`."""
+"""Asks a gRPC server whether it serves, for containers' health checks: `python -m baton.grpc_util.probe HOST:PORT`.
+
+With TLS as BATON_TLS_DIR says.
+"""
 
 import argparse
 import sys
@@ -9,14 +12,16 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.arguments import parse_address
+from baton.grpc_util.channel import open_blocking_channel
 from baton.grpc_util.server import CHANNEL_OPTIONS
+from baton.tls import Tls
 
 _TIMEOUT_S = 3.0
 
 
 def probe(address: str, service: str = "", timeout_s: float = _TIMEOUT_S) -> str:
     """Its health in one word, SERVING when all is well; otherwise the status of the failed call."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with open_blocking_channel(address, Tls.from_environment(), CHANNEL_OPTIONS) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from baton.errors import BatonError, ErrorCode, invalid
 from baton.grpc_util.status import abort
+from baton.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +141,9 @@ def _guard_stream(inner: Any, method: str) -> Any:
 class Server:
     """One listening gRPC server. Health is NOT_SERVING until `set_serving(True)`."""
 
-    def __init__(self, service_names: Sequence[str]) -> None:
+    def __init__(self, service_names: Sequence[str], tls: Tls | None = None) -> None:
         """`service_names`: full names, for health and reflection."""
+        self._tls = tls
         self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         self._names = [*service_names, ""]
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in its stubs
@@ -152,10 +154,15 @@ class Server:
         """Listens and returns the port; 0 asks for a free one.
 
         Raises:
-            BatonError: FAILED_PRECONDITION when the port is taken or `host` is no address of this machine.
+            BatonError: FAILED_PRECONDITION when the port is taken, `host` is no address of this machine, or there is no
+                certificate.
         """
+        address = f"{host}:{port}"
         try:
-            bound = self.grpc.add_insecure_port(f"{host}:{port}")
+            if self._tls is None:
+                bound = self.grpc.add_insecure_port(address)
+            else:
+                bound = self.grpc.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError as error:
             raise BatonError(
                 ErrorCode.FAILED_PRECONDITION,

@@ -31,6 +31,7 @@ class Surroundings(NamedTuple):
     redis_url: str
     otlp_endpoint: str
     run_folder: Path
+    tls_flags: Sequence[str] = ()
 
 
 class ServiceCommand(NamedTuple):
@@ -140,6 +141,7 @@ def _service(name: str, command: list[str], host: str, port: int, around: Surrou
     command += ["--model", str(around.model_path), "--model-name", around.model_name]
     command += ["--host", host, "--port", str(port), "--port-file", str(port_file)]
     command += ["--redis-url", around.redis_url, "--otlp-endpoint", around.otlp_endpoint]
+    command += around.tls_flags
     command += ["--metrics-port", "0", "--metrics-port-file", str(metrics_port_file(around.run_folder, name))]
     return ServiceCommand(name, command, port_file, host)
 

@@ -10,7 +10,9 @@ import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.errors import BatonError, ErrorCode
+from baton.grpc_util.channel import open_blocking_channel
 from baton.local.child import Child
+from baton.tls import Tls
 
 _POLL_S = 0.05
 _CALL_TIMEOUT_S = 2.0
@@ -52,7 +54,12 @@ def wait_for_page(child: Child, url: str, deadline_monotonic_s: float) -> None:
 
 
 def wait_for_service(
-    child: Child, port_file: Path, host: str, deadline_monotonic_s: float, check_running: Callable[[], None]
+    child: Child,
+    port_file: Path,
+    host: str,
+    deadline_monotonic_s: float,
+    check_running: Callable[[], None],
+    tls: Tls | None = None,
 ) -> str:
     """Returns the service's host:port once its port file is there and its gRPC health is SERVING.
 
@@ -64,7 +71,7 @@ def wait_for_service(
     written = f"the port file {port_file}"
     _wait(child, lambda: read_port(port_file) is not None, written, deadline_monotonic_s, check_running)
     address = f"{reachable_host(host)}:{read_port(port_file)}"
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with open_blocking_channel(address, tls, [("grpc.enable_http_proxy", 0)]) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 
         def serving() -> bool:

@@ -27,6 +27,7 @@ from baton.local.readiness import reachable_host, read_port, wait_for_page, wait
 from baton.local.run_folder import new_run_folder
 from baton.local.tracing_ui import tracing_ui
 from baton.telemetry.collector import Collector
+from baton.tls import Tls, make_tls
 
 _STOP_GRACE_S = 8.0
 _REDIS_ATTEMPTS = 3
@@ -65,6 +66,7 @@ class LocalStack:
         self.ui_url = ""
         self.otlp_address = ""
         self.redis_url = ""
+        self.tls: Tls | None = None
         self.run_folder = Path()
         self.worker_addresses: dict[str, str] = {}
         self._services = services
@@ -180,14 +182,16 @@ class LocalStack:
         check_can_listen(options.host, options.listen_http_port, "--http-port")
         deadline_s = time.monotonic() + options.start_timeout_s
         self.run_folder = new_run_folder()
+        self.tls = make_tls(options.tls_dir, options.mtls)
         ui = tracing_ui(options.ui_port, self.run_folder) if options.ui else None
         if ui:
             self._start_child("phoenix", ui.command, ui.environment)
-        self._collector = Collector(forward_to=ui.otlp_address if ui else options.otlp_endpoint)
+        forward_to = f"http://{ui.otlp_address}" if ui else options.otlp_endpoint
+        self._collector = Collector(forward_to=forward_to, tls=self.tls)
         self.otlp_address = self._collector.address
         self._start_redis(deadline_s)
         name = options.model_name or (default_name(options.model) if is_gguf(options.model) else model_path.name)
-        around = Surroundings(model_path, name, self.redis_url, self.otlp_address, self.run_folder)
+        around = Surroundings(model_path, name, self.redis_url, self.otlp_address, self.run_folder, _tls_flags(options))
         workers = worker_commands(options, around, self._services)
         gateway = gateway_command(options, around, self._services["gateway"])
         self._commands = {service.name: service for service in (*workers, gateway)}
@@ -231,10 +235,18 @@ class LocalStack:
     def _wait_for(self, service: ServiceCommand, deadline_s: float) -> None:
         self._on_progress(f"Waiting for {service.name}")
         child = self._children[service.name]
-        address = wait_for_service(child, service.port_file, service.host, deadline_s, self.check_running)
+        address = wait_for_service(child, service.port_file, service.host, deadline_s, self.check_running, self.tls)
         if service.name == "gateway":
             self.gateway_address = address
             # Written before the port file that has been waited for.
-            self.http_url = f"http://{reachable_host(service.host)}:{read_port(http_port_file(self.run_folder))}"
+            scheme = "http" if self.tls is None else "https"
+            self.http_url = f"{scheme}://{reachable_host(service.host)}:{read_port(http_port_file(self.run_folder))}"
         else:
             self.worker_addresses[service.name] = address
+
+
+def _tls_flags(options: StackOptions) -> list[str]:
+    """For every service."""
+    if options.tls_dir is None:
+        return []
+    return ["--tls-dir", options.tls_dir, *(["--mtls"] if options.mtls else [])]

@@ -11,7 +11,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from baton.errors import BatonError, ErrorCode
+from baton.grpc_util.channel import open_blocking_channel
 from baton.rpc import trace_store_pb2, trace_store_pb2_grpc
+from baton.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +74,10 @@ class TraceBuffer:
 class Forwarder:
     """Sends batches on to another OTLP receiver on a thread of its own; drops when that one is slow or away."""
 
-    def __init__(self, endpoint: str) -> None:
-        """`endpoint` is host:port."""
+    def __init__(self, endpoint: str, tls: Tls | None = None) -> None:
+        """`endpoint` is host:port; with http:// in front `tls` is not used for it."""
         self._endpoint = endpoint
+        self._tls = tls
         self._queue: queue.Queue[trace_service_pb2.ExportTraceServiceRequest | None] = queue.Queue(
             FORWARD_QUEUE_BATCHES
         )
@@ -101,7 +104,8 @@ class Forwarder:
                 return
 
     def _run(self) -> None:
-        with grpc.insecure_channel(self._endpoint.removeprefix("http://")) as channel:
+        tls = None if self._endpoint.startswith("http://") else self._tls
+        with open_blocking_channel(self._endpoint.removeprefix("http://"), tls) as channel:
             stub = trace_service_pb2_grpc.TraceServiceStub(channel)
             while (batch := self._queue.get()) is not None:
                 try:
@@ -154,7 +158,9 @@ class _Store(trace_store_pb2_grpc.TraceStoreServicer):
 class Collector:
     """Both services on one gRPC server with threads, so that a launcher without an event loop can run it."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, forward_to: str | None = None) -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, forward_to: str | None = None, tls: Tls | None = None
+    ) -> None:
         """Starts at once; port 0 takes a free one, `address` tells which.
 
         Raises:
@@ -165,12 +171,15 @@ class Collector:
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         self._server = grpc.server(futures.ThreadPoolExecutor(4, "collector"), options=options)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            if tls is None:
+                bound = self._server.add_insecure_port(f"{host}:{port}")
+            else:
+                bound = self._server.add_secure_port(f"{host}:{port}", tls.server_credentials())
         except RuntimeError as error:
             raise BatonError(
                 ErrorCode.FAILED_PRECONDITION, f"the collector cannot listen on {host}:{port} ({error})"
             ) from error
-        self._forwarder = Forwarder(forward_to) if forward_to else None
+        self._forwarder = Forwarder(forward_to, tls) if forward_to else None
         buffer = TraceBuffer()
         receiver = _Receiver(buffer, self._forwarder)
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, self._server)

@@ -13,6 +13,8 @@ from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from baton.tls import Tls
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 _ERROR_TYPE = "error.type"  # of the semantic conventions: set on spans of operations that failed
 
@@ -28,12 +30,20 @@ class SpanEvent(NamedTuple):
 class Tracing:
     """A process's tracer. Without an endpoint spans are made (so that ids exist) but go nowhere."""
 
-    def __init__(self, service_name: str, otlp_endpoint: str | None, instance: str = "") -> None:
-        """`otlp_endpoint` is host:port of an OTLP gRPC receiver; exporting has its own thread and drops when full."""
+    def __init__(
+        self, service_name: str, otlp_endpoint: str | None, instance: str = "", tls: Tls | None = None
+    ) -> None:
+        """Exporting has its own thread and drops when full.
+
+        Args:
+            otlp_endpoint: host:port of an OTLP gRPC receiver; with http:// in front `tls` is not used for it.
+        """
         resource = Resource.create({"service.name": service_name, "service.instance.id": instance})
         self._provider = TracerProvider(resource=resource)
         if otlp_endpoint:
-            exporter = OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True, timeout=5)
+            plain = tls is None or otlp_endpoint.startswith("http://")
+            credentials = None if tls is None or plain else tls.channel_credentials()
+            exporter = OTLPSpanExporter(endpoint=otlp_endpoint, insecure=plain, credentials=credentials, timeout=5)
             self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=200))
         self.tracer: trace.Tracer = self._provider.get_tracer("baton")
 

@@ -4,6 +4,7 @@ import argparse
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +13,7 @@ from baton.config import POLICIES, PROCESS_CONNECTORS
 from baton.errors import BatonError
 from baton.fetch.cache import parse_model
 from baton.load_options import LoadFormat, ModelImpl, default_name
+from baton.tls import MTLS_HELP, TLS_DIR_HELP
 from baton.worker.advertise import AUTO, own_address
 
 
@@ -28,6 +30,8 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     advertise_address: str | None
     redis_url: str
     otlp_endpoint: str | None
+    tls_dir: Path | None
+    mtls: bool
     device: str
     dtype: str
     block_size: int
@@ -105,6 +109,8 @@ def _add_service(parser: argparse.ArgumentParser, role: str) -> None:
     )
     add("--redis-url", default="redis://127.0.0.1:6379/0", help="the worker directory")
     add("--otlp-endpoint", metavar="HOST:PORT", help="OTLP gRPC receiver for traces; default: none")
+    add("--tls-dir", type=Path, help=TLS_DIR_HELP)
+    add("--mtls", action="store_true", help=MTLS_HELP)
     add(
         "--drain-timeout-s",
         type=_time,

@@ -20,6 +20,7 @@ from baton.rpc import worker_pb2_grpc
 from baton.telemetry.exposition import Metrics
 from baton.telemetry.scrape_server import ScrapeServer
 from baton.telemetry.tracing import Tracing
+from baton.tls import make_tls
 from baton.types import Role, WorkerRef
 from baton.worker.admission import Admission
 from baton.worker.control import ControlServicer
@@ -74,14 +75,15 @@ async def run_worker(
     asked, admission = Asked(options.drain_timeout_s), Admission(options.name)
     asked.listen()
     worker = WorkerRef(options.name, uuid.uuid4().hex)
-    tracing = Tracing(f"baton-{role.value}", options.otlp_endpoint, options.name)
+    tls = make_tls(options.tls_dir, options.mtls)
+    tracing = Tracing(f"baton-{role.value}", options.otlp_endpoint, options.name, tls)
     metrics = Metrics()
     try:
         engine = await _unless(asked.drain, start_engine(worker))  # there is nothing to drain yet
         if engine is None:
             return 0
         try:
-            server = Server([service_name, _CONTROL])
+            server = Server([service_name, _CONTROL], tls)
             add_service(engine, server.grpc, tracing, admission, metrics)
             return await _serve(Identity(options, role, worker), engine, server, asked, admission, metrics)
         finally:

@@ -12,6 +12,7 @@ from gateway.admission.client import client_at
 
 _BURST_S = 10.0  # requests of so long may come at once
 _RUNNING_RETRY_S = 1.0
+_OWN_ADDRESSES = ("127.0.0.1", "::1")
 _MAX_IDLE = 1024  # usages that are remembered beyond those in use
 
 
@@ -85,6 +86,22 @@ class Access:
                 reason=Reason.INVALID_API_KEY,
             )
         return Caller(self, Client(f"key:{key.id}", key.weight), key)
+
+    def check_admin(self, context: Any) -> None:
+        """Whether the caller may administrate: by its key, or where there are no keys, because it is on this machine.
+
+        Raises:
+            BatonError: UNAUTHENTICATED, or PERMISSION_DENIED.
+        """
+        caller = self.caller(context)
+        if caller.key is None:
+            if caller.client.name in _OWN_ADDRESSES or caller.client.name.startswith("unix:"):
+                return
+            message = "administration without API keys is for this machine only; start the gateway with --api-keys"
+            raise BatonError(ErrorCode.PERMISSION_DENIED, message)
+        if not caller.key.admin:
+            message = f"API key {caller.key.name!r} may not administrate; use one made with `baton key new --admin`"
+            raise BatonError(ErrorCode.PERMISSION_DENIED, message)
 
     def begin(self, key: ApiKey) -> Callable[[], None]:
         """For `Caller`."""

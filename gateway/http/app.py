@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from baton.tls import Tls
 from gateway.http.endpoints import make_endpoints
 from gateway.http.errors import ErrorAnswer, ErrorBody, json_response
 from gateway.http.front import Endpoint, Front, endpoint
@@ -14,11 +15,11 @@ from gateway.http.page import PageEndpoints
 from gateway.pool import Pool
 
 
-def make_app(front: Front, pool: Pool, trace_store: str | None) -> Starlette:
+def make_app(front: Front, pool: Pool, trace_store: str | None, tls: Tls | None = None) -> Starlette:
     """All endpoints of one gateway, the document that describes them, and the page for people.
 
     Args:
-        trace_store: as in `PageEndpoints`
+        trace_store, tls: as in `PageEndpoints`
     """
     endpoints = make_endpoints(front, pool)
     document = make_document(endpoints)
@@ -35,7 +36,7 @@ def make_app(front: Front, pool: Pool, trace_store: str | None) -> Starlette:
         )
         for spec in endpoints
     ]
-    page = PageEndpoints(trace_store)
+    page = PageEndpoints(trace_store, tls)
     gets: dict[str, Endpoint] = {
         "/openapi.json": openapi,
         "/": page.page,

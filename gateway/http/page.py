@@ -9,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from baton.errors import BatonError, ErrorCode, invalid
+from baton.grpc_util.channel import open_channel
 from baton.grpc_util.server import CHANNEL_OPTIONS
 from baton.rpc import trace_store_pb2, trace_store_pb2_grpc
 from baton.telemetry.tree import parse_spans, render_tree
+from baton.tls import Tls
 
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 _TRACE_ID_CHARS = 32
@@ -22,12 +24,13 @@ _COLUMNS = 160
 class PageEndpoints:
     """Static files, read once, and the stack's trace store."""
 
-    def __init__(self, trace_store: str | None) -> None:
+    def __init__(self, trace_store: str | None, tls: Tls | None = None) -> None:
         """`trace_store`: host:port of the OTLP receiver that gets the spans; the launcher's keeps the newest traces."""
         here = files(__package__)
         self._html = (here / "page.html").read_bytes()
         self._script = (here / "page.js").read_bytes()
         self._trace_store = trace_store
+        self._tls = tls
 
     async def page(self, request: Request) -> Response:
         """The page; it loads its script from here and nothing from anywhere else."""
@@ -60,7 +63,7 @@ class PageEndpoints:
     async def _stored(self, trace_id: str) -> bytes:
         if self._trace_store is None:
             raise BatonError(ErrorCode.NOT_FOUND, "traces are not kept; start the gateway with --otlp-endpoint")
-        async with grpc.aio.insecure_channel(self._trace_store, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._trace_store, self._tls, CHANNEL_OPTIONS) as channel:
             stub = trace_store_pb2_grpc.TraceStoreStub(channel)
             try:
                 found = await stub.GetTrace(trace_store_pb2.GetTraceRequest(trace_id=trace_id), timeout=_TIMEOUT_S)

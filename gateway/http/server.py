@@ -9,9 +9,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from baton.errors import BatonError, ErrorCode
+from baton.tls import Tls
 
 _CLOSE_S = 1  # for requests under way
 _BACKLOG = 2048
+_LOOK_EVERY_S = 1.0
 _KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed under a request
 
 
@@ -27,7 +29,10 @@ class _Quiet(uvicorn.Server):
 class HttpServer:
     """One listening server."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tls: Tls | None = None) -> None:
+        """Raises:
+        BatonError: FAILED_PRECONDITION when `tls` has no certificate.
+        """
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -38,7 +43,12 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_S,
         )
+        config.load()
+        self._tls = tls
+        if tls is not None:
+            config.ssl = tls.server_context()
         self._server = _Quiet(config)
+        self._watching: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -49,13 +59,24 @@ class HttpServer:
         """
         listener = _listen(host, port)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http server")
+        if self._tls is not None:
+            self._watching = asyncio.create_task(_watch(self._tls), name="certificates")
         return int(listener.getsockname()[1])
 
     async def close(self) -> None:
         """Stops accepting, gives running requests a second, then ends them. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._task is not None:
             self._server.should_exit = True
             await self._task
+
+
+async def _watch(tls: Tls) -> None:
+    """Looking at the files renews the server's certificate."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        _ = tls.generation
 
 
 def _listen(host: str, port: int) -> socket.socket:

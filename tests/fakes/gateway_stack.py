@@ -12,9 +12,11 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from baton.grpc_util.channel import open_channel
 from baton.grpc_util.server import CHANNEL_OPTIONS
 from baton.model_spec import load_model_spec
 from baton.rpc import inference_pb2, inference_pb2_grpc
+from baton.tls import Tls
 from baton.types import Role
 from gateway.app import Gateway
 from gateway.config import GatewayConfig, Limits
@@ -100,17 +102,19 @@ async def running_stack(
     otlp_endpoint: str | None = None,
     max_attempts: int = 3,
     replace_decode: Mapping[str, FakeDecode] | None = None,
+    tls: Tls | None = None,
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Workers that answer `ANSWER`, and a gateway in front of them with these `GatewayConfig` options.
 
     Args:
         replace_decode: decode sides of some workers, by name.
+        tls: of the workers and the client; the gateway's is an option.
     """
     directory, workers = FakeDirectory(), {}
     for name, role in roles:
         own = (replace_decode or {}).get(name)
-        workers[name] = FakeWorker(name, role, decode=own)
+        workers[name] = FakeWorker(name, role, decode=own, tls=tls)
         workers[name].prefill.script = prefill_of(ANSWER)
         if own is None:
             workers[name].decode.script = decode_of(ANSWER)
@@ -126,8 +130,11 @@ async def running_stack(
     gateway = Gateway(config, load_model_spec(model, "tiny"), directory, limits or Limits(poll_interval_s=0.05))
     port = await gateway.start()
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
-            stub, http_url = inference_pb2_grpc.InferenceStub(channel), f"http://127.0.0.1:{gateway.http_port}"
+        async with open_channel(f"127.0.0.1:{port}", tls, CHANNEL_OPTIONS) as channel:
+            stub, http_url = (
+                inference_pb2_grpc.InferenceStub(channel),
+                f"{'https' if tls else 'http'}://127.0.0.1:{gateway.http_port}",
+            )
             yield Stack(gateway, channel, stub, directory, workers, port, http_url)
     finally:
         await gateway.close()

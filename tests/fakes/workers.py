@@ -13,6 +13,7 @@ from baton.directory.base import WorkerRecord
 from baton.errors import BatonError, ErrorCode
 from baton.grpc_util.server import Server
 from baton.rpc import kv_pb2, worker_pb2, worker_pb2_grpc
+from baton.tls import Tls
 from baton.types import FinishReason, Role, WorkerRef
 
 PrefillScript = Callable[[worker_pb2.PrefillRequest], AsyncIterator[worker_pb2.PrefillEvent]]
@@ -202,6 +203,27 @@ class FakeDecode(worker_pb2_grpc.DecodeWorkerServicer):
         self.open_streams -= 1
 
 
+class FakeControl(worker_pb2_grpc.WorkerControlServicer):
+    """Says what it was told to."""
+
+    def __init__(self) -> None:
+        self.stats = worker_pb2.WorkerStats(blocks_total=100, blocks_free=60, blocks_cached=30, requests_running=2)
+        self.drains: list[worker_pb2.DrainRequest] = []
+        self.failure: BatonError | None = None
+
+    async def GetWorkerStats(self, request: Any, context: Any) -> worker_pb2.WorkerStats:
+        return self.stats
+
+    async def ResetPrefixCache(self, request: Any, context: Any) -> worker_pb2.ResetPrefixCacheResponse:
+        if self.failure:
+            raise self.failure
+        return worker_pb2.ResetPrefixCacheResponse(blocks=self.stats.blocks_cached)
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
+        self.drains.append(request)
+        return worker_pb2.DrainResponse(requests_open=2)
+
+
 class FakeWorker:
     """One listening worker of either kind."""
 
@@ -212,10 +234,13 @@ class FakeWorker:
         incarnation: str = "1",
         max_model_len: int = 4096,
         decode: FakeDecode | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.prefill = FakePrefill()
         self.decode = decode or FakeDecode()
-        self._server = Server(["baton.v1.Worker"])
+        self.control = FakeControl()
+        self._server = Server(["baton.v1.Worker"], tls)
+        worker_pb2_grpc.add_WorkerControlServicer_to_server(self.control, self._server.grpc)
         worker_pb2_grpc.add_PrefillWorkerServicer_to_server(self.prefill, self._server.grpc)
         worker_pb2_grpc.add_DecodeWorkerServicer_to_server(self.decode, self._server.grpc)
         self._record = WorkerRecord(

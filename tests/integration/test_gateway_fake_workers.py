@@ -283,3 +283,14 @@ async def test_health_reflection_and_models(stack: Stack) -> None:
     assert any(service.name == "Inference" for file in files for service in file.service)
     models = await stack.stub.ListModels(inference_pb2.ListModelsRequest())
     assert [(entry.name, entry.max_model_len) for entry in models.models] == [("tiny", CONTEXT)]
+
+
+async def test_no_method_takes_more_than_the_largest_message(model: Path) -> None:
+    async with running_stack(model, max_message_mib=1) as stack:
+        big = "a" * (1 << 20)
+        for call in (
+            stack.stub.Tokenize(inference_pb2.TokenizeRequest(text=big)),
+            stack.stub.Detokenize(inference_pb2.DetokenizeRequest(model=big)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="--max-message-mib"):
+                await call
