@@ -23,6 +23,7 @@ from baton.tls import MTLS_HELP, TLS_DIR_HELP
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
 from gateway.parsing.registry import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
+from gateway.routing.registry import POLICY_NAMES
 
 _TRANSPORT_MAX_MIB = TRANSPORT_MAX_BYTES >> 20
 
@@ -60,6 +61,12 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         type=int,
         default=defaults.max_attempts,
         help="how often a request is tried when workers fail it; 1: once (%(default)s)",
+    )
+    parser.add_argument(
+        "--routing-policy",
+        choices=POLICY_NAMES,
+        default=defaults.routing_policy,
+        help="how workers are chosen (%(default)s)",
     )
     parser.add_argument(
         "--tool-call-parser",

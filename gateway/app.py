@@ -27,7 +27,8 @@ from gateway.metrics import GatewayMetrics, PoolFigures
 from gateway.orchestrator import Orchestrator
 from gateway.pool import Pool
 from gateway.retry import RetryPolicy
-from gateway.router import LongestPrefix
+from gateway.router import PolicyRouter
+from gateway.routing.registry import make_policy
 from gateway.service import SERVICE_NAME, InferenceService
 from gateway.text import load_codec
 from gateway.validate import Validator
@@ -51,8 +52,8 @@ class Gateway:
         """Call on the event loop. `metrics`: with what the directory's making has put there.
 
         Raises:
-            BatonError: The model folder has no usable tokenizer, or the file of API keys or the folder of
-                certificates is none.
+            BatonError: The model folder has no usable tokenizer, the file of API keys or the folder of certificates is
+                none, or there is no such routing policy.
         """
         limits = limits or Limits()
         tls = make_tls(config.tls_dir, config.mtls)
@@ -66,7 +67,8 @@ class Gateway:
         figures = GatewayMetrics(self.metrics, config.slo)
         self.pool = Pool(directory, limits, tls)
         PoolFigures(self.metrics, self.pool)
-        router = LongestPrefix(self.pool, directory, spec.fingerprint, limits)
+        policy = make_policy(config.routing_policy)
+        router = PolicyRouter(self.pool, directory, spec.fingerprint, limits, policy)
         self.access = access = Access(KeyFile(config.api_keys) if config.api_keys else None)
         core = AdmissionCore(config.admission, asyncio.get_running_loop().time)
         self.admission = admission = Admission(core, AdmissionMetrics(self.metrics))

@@ -11,6 +11,7 @@ from baton.telemetry.exposition import Metrics
 from baton.types import Role
 from gateway.config import Slo
 from gateway.pool import Pool
+from gateway.router import Decision
 
 _NOT_OURS = {ErrorCode.INVALID_ARGUMENT, ErrorCode.NOT_FOUND, ErrorCode.UNIMPLEMENTED, ErrorCode.CANCELLED}
 
@@ -35,7 +36,17 @@ class GatewayMetrics:
         self.retries = metrics.counter(declared.RETRIES)
         self.refusals = metrics.counter(declared.REFUSALS)
         self.migrations = metrics.counter(declared.MIGRATIONS)
+        self._routes = metrics.counter(declared.ROUTES)
+        self._route_seconds = metrics.histogram(declared.ROUTE_SECONDS)
+        self._route_price = metrics.histogram(declared.ROUTE_PRICE)
         self.reserve_seconds = metrics.histogram(declared.HAND_OVER_PART).labels("reserve")
+
+    def routed(self, decision: Decision, seconds: float) -> None:
+        """One decision was made, in `seconds`."""
+        self._routes.labels(decision.shape).inc()
+        self._route_seconds.observe(seconds)
+        if decision.price_s is not None:
+            self._route_price.observe(decision.price_s)
 
     def kept(self, objective: str, met: bool) -> None:
         """One request has kept an objective, or has not."""

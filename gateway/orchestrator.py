@@ -120,6 +120,8 @@ class Run:
                 return  # of an attempt that has failed and still speaks
             if isinstance(output, Tokens):
                 self._progress.add(output)
+                if hold.claim is not None:
+                    hold.claim.produced(len(output.token_ids))
             self._emit(output)
 
         try:
@@ -128,7 +130,10 @@ class Run:
             if self._leads:
                 self._owner.in_background(self._tell_when_known(first, job.epoch))
             attempt = self._attempt = Journey(first, Mover(self._owner.placement, hold, next_job, self._owner.metrics))
-            return await attempt.run()
+            finished = await attempt.run()
+            if hold.claim is not None:
+                hold.claim.finished(finished.cached_prompt_tokens, *_handed_over(finished, hold))
+            return finished
         finally:
             self._owner.in_background(_close(attempt, hold))
 
@@ -147,6 +152,12 @@ class Run:
     def _tell(self, place: ForkPlace | None) -> None:
         if self._fork_place and not self._fork_place.done():
             self._fork_place.set_result(place)
+
+
+def _handed_over(finished: Finished, hold: Hold) -> tuple[int, float]:
+    """Tokens that travelled, and the seconds that this kept the request from decoding."""
+    done = finished.hand_over
+    return done.blocks * hold.workers[-1].record.block_size, (done.exposed_us + done.verify_us + done.control_us) / 1e6
 
 
 def _open(job: Job, place: Granted | Local | ForkPlace, emit: Emit) -> Attempt:

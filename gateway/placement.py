@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import grpc
@@ -18,7 +19,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.pool import Hold
 from gateway.refusals import Refusals
 from gateway.release import release_grant
-from gateway.router import Apart, Local, Router
+from gateway.router import Apart, Decision, Local, Router
 from gateway.worker import Worker
 from gateway.worker_errors import WorkerFailure, worker_error
 
@@ -75,8 +76,9 @@ class Placement:
         wait_s = min(self._limits.max_reserve_wait_s, remaining_s if remaining_s is not None else 1e9)
         refusals = Refusals(clock(), wait_s)
         while True:
-            plan = await self._route(job, refusals.workers | set(failed))
-            hold.switch(plan.workers)
+            decision = await self._route(job, refusals.workers | set(failed))
+            plan = decision.plan
+            hold.switch(plan.workers, decision.claim)
             if isinstance(plan, Local):
                 return plan
             try_at = refusals.try_at_s(plan.decode.ref, clock())
@@ -87,6 +89,8 @@ class Placement:
                     await asyncio.sleep(max(0.0, try_at - clock()))
                     response = await self._reserve(job, plan.decode)
                     self._metrics.reserve_seconds.observe(clock() - reserve_s)
+                    if decision.claim is not None:
+                        decision.claim.placed()
                     return Granted(plan, response.grant, response.renew_after_ms / 1000)
             except BatonError as error:
                 refusals.add(plan.decode.ref, error, clock())
@@ -99,7 +103,10 @@ class Placement:
         Raises:
             BatonError: there is none.
         """
-        plan = await self._route(job, {source.ref})
+        decision = await self._route(job, {source.ref})
+        if decision.claim is not None:
+            decision.claim.dropped()  # its prompt is not computed again
+        plan = decision.plan
         worker = plan.decode if isinstance(plan, Apart) else plan.worker
         roles = {worker.record.role, source.record.role}
         if worker is source or worker.avoided or roles != {Role.DECODE}:
@@ -109,15 +116,21 @@ class Placement:
         response = await self._reserve(job, worker, _MOVE_ROOM_TOKENS)
         return Elsewhere(worker, response.grant)
 
-    async def _route(self, job: Job, last_resort: Collection[WorkerRef]) -> Apart | Local:
+    async def _route(self, job: Job, last_resort: Collection[WorkerRef]) -> Decision:
         with job.trace.child("gateway.route") as span:
+            start_s = perf_counter()
             decision = await self._router.decide([*job.prompt_token_ids, *job.output_token_ids], last_resort)
             span.set_attribute("baton.route.chosen", decision.chosen)
             span.set_attribute("baton.route.why", decision.why)
             span.set_attribute("baton.route.runner_up", decision.runner_up)
+            if decision.price_s is not None:
+                span.set_attribute("baton.route.price_s", decision.price_s)
+            if decision.runner_up_price_s is not None:
+                span.set_attribute("baton.route.runner_up_price_s", decision.runner_up_price_s)
             if isinstance(decision.plan, Apart):
                 span.set_attribute("baton.route.cached_blocks", decision.plan.cached_blocks)
-            return decision.plan
+            self._metrics.routed(decision, perf_counter() - start_s)
+            return decision
 
     async def _reserve(self, job: Job, worker: Worker, num_extra_tokens: int = 0) -> worker_pb2.ReserveResponse:
         """A cancelled caller does not cancel the call: its answer may be a grant, which then is given back."""

@@ -12,6 +12,7 @@ from baton.tls import Tls
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
 from gateway.no_route import Gone
+from gateway.routing.claim import Claim
 from gateway.worker import Worker
 from gateway.worker_directory import WorkerDirectory
 
@@ -171,14 +172,18 @@ class Hold:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._workers: tuple[Worker, ...] = ()
+        self.claim: Claim | None = None  # of the routing policy, where it follows requests
 
     @property
     def workers(self) -> tuple[Worker, ...]:
         """Those occupied now."""
         return self._workers
 
-    def switch(self, workers: Iterable[Worker]) -> None:
+    def switch(self, workers: Iterable[Worker], claim: Claim | None = None) -> None:
         """Occupies these instead of the former ones."""
+        if self.claim is not None:
+            self.claim.dropped()
+        self.claim = claim
         former, self._workers = self._workers, tuple(workers)
         for worker in self._workers:
             self._pool.count_in(worker)

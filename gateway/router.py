@@ -1,9 +1,9 @@
-"""Which workers a request goes to."""
+"""Which workers a request goes to: waits for what a policy needs to know, then has it choose."""
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from baton.block_hash import block_hashes
@@ -11,48 +11,37 @@ from baton.types import Role, WorkerRef
 from gateway.config import Limits
 from gateway.no_route import no_route
 from gateway.pool import Pool
-from gateway.ranking import Ranking, kv_formats
+from gateway.routing.base import Apart, Choice, Fleet, Local, Plan, Policy, Query
+from gateway.routing.choose import choose, kv_formats
+from gateway.routing.claim import Claim
+from gateway.routing.simple import Prefix
 from gateway.worker import Worker
 from gateway.worker_directory import WorkerDirectory
 
+__all__ = ["Apart", "Decision", "Local", "LongestPrefix", "PolicyRouter", "Router"]
+
 logger = logging.getLogger(__name__)
-
-
-class Apart(NamedTuple):
-    """Prefill on one worker, decode on another."""
-
-    prefill: Worker
-    decode: Worker
-    cached_blocks: int  # leading prompt blocks that the prefill worker owns
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """All that the plan occupies."""
-        return self.prefill, self.decode
-
-
-class Local(NamedTuple):
-    """Both on one worker."""
-
-    worker: Worker
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """All that the plan occupies."""
-        return (self.worker,)
 
 
 class Decision(NamedTuple):
     """A plan and, for the request's span, how it came about."""
 
-    plan: Apart | Local
+    plan: Plan
     chosen: str
     why: str
     runner_up: str  # "" when there was no choice
+    price_s: float | None = None  # where the policy prices
+    runner_up_price_s: float | None = None
+    claim: Claim | None = None  # to be told of the request
+
+    @property
+    def shape(self) -> str:
+        """Which kind of choice it is, for metrics."""
+        return "apart" if isinstance(self.plan, Apart) else self.plan.worker.record.role.value
 
 
 class Router(ABC):
-    """The seam for routing policies."""
+    """The seam for routing: what may wait."""
 
     @abstractmethod
     async def decide(self, token_ids: Sequence[int], last_resort: Collection[WorkerRef] = ()) -> Decision:
@@ -67,18 +56,17 @@ class Router(ABC):
         """
 
 
-class LongestPrefix(Router):
-    """The worker that owns most of the prompt's prefix; of equals, the one with the fewest requests from here.
+class PolicyRouter(Router):
+    """Looks up who owns the prompt's prefix and has a policy compare the workers of the pool."""
 
-    A pair is always of one KV format (`WorkerRecord.kv_format`): others would fail once decode has reserved. Where no
-    prefill worker is left, a decode worker prefills, too.
-    """
-
-    def __init__(self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits) -> None:
+    def __init__(
+        self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits, policy: Policy
+    ) -> None:
         self._pool = pool
         self._directory = directory
         self._fingerprint = model_fingerprint
         self._lookup_s = limits.prefix_lookup_s
+        self._policy = policy
         self._slow = False  # as of the last look-up
 
     async def decide(self, token_ids: Sequence[int], last_resort: Collection[WorkerRef] = ()) -> Decision:
@@ -87,36 +75,21 @@ class LongestPrefix(Router):
         candidates = [worker for role in Role for worker in self._pool.workers(role)]
         owned = await self._owned_blocks(token_ids, candidates)
         # From here to the caller's `acquire` nothing else runs, so that equal requests spread.
-        ranking = Ranking(owned, last_resort)
-        decisions = [*self._apart(ranking, owned), *self._aggregated(ranking, owned), *self._alone(ranking, owned)]
-        if not decisions:
-            raise no_route(
-                self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE), self._pool.recently_gone()
-            )
-        return min(decisions, key=lambda decision: ranking.trouble(*decision.plan.workers))  # the first of equals
-
-    def _apart(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
-        prefill, decode = ranking.best_pairing(self._pool.workers(Role.PREFILL), self._pool.workers(Role.DECODE))
-        if prefill:
-            yield Decision(
-                plan=Apart(prefill[0], decode[0], owned.get(prefill[0].ref, 0)),
-                chosen=f"prefill {prefill[0].name}, decode {decode[0].name}",
-                why=f"{_describe(prefill[0], owned)}; {_describe(decode[0], owned)}",
-                runner_up="; ".join(_describe(ranked[1], owned) for ranked in (prefill, decode) if len(ranked) > 1),
-            )
-
-    def _aggregated(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
-        if workers := ranking.rank(self._pool.workers(Role.AGGREGATED)):
-            why = "no prefill and decode worker that can exchange KV are registered and in reach"
-            yield _local("aggregated", workers, why, owned)
-
-    def _alone(self, ranking: Ranking, owned: dict[WorkerRef, int]) -> Iterator[Decision]:
-        """A decode worker that prefills, because no prefill worker can be reached or none is there."""
-        prefill, decode = self._pool.workers(Role.PREFILL), ranking.rank(self._pool.workers(Role.DECODE))
-        if not decode or (prefill and not kv_formats(prefill) & kv_formats(decode)):
-            return  # formats that differ are a mistake to be told of
-        if not prefill or not any(ranking.trouble(decode[0])):
-            yield _local("decode", decode, "no prefill worker is registered and in reach", owned)
+        query = Query(len(token_ids), owned, last_resort)
+        fleet = Fleet(*(self._pool.workers(role) for role in (Role.PREFILL, Role.DECODE, Role.AGGREGATED)))
+        choices = choose(self._policy, fleet, query)
+        if not choices:
+            raise no_route(fleet.prefill, fleet.decode, self._pool.recently_gone())
+        best, runner_up = choices[0], choices[1] if len(choices) > 1 else None
+        return Decision(
+            plan=best.plan,
+            chosen=_name(best.plan),
+            why=_explain(best, query, fleet),
+            runner_up=_describe(runner_up, query) if runner_up else "",
+            price_s=best.price_s,
+            runner_up_price_s=runner_up.price_s if runner_up else None,
+            claim=self._policy.take(best, query),
+        )
 
     def _can_serve(self) -> bool:
         workers = self._pool.workers
@@ -142,16 +115,35 @@ class LongestPrefix(Router):
         return owned
 
 
-def _local(kind: str, ranked: Sequence[Worker], why: str, owned: dict[WorkerRef, int]) -> Decision:
-    return Decision(
-        plan=Local(ranked[0]),
-        chosen=f"{kind} {ranked[0].name}, which prefills and decodes",
-        why=f"{_describe(ranked[0], owned)}; {why}",
-        runner_up=_describe(ranked[1], owned) if len(ranked) > 1 else "",
-    )
+class LongestPrefix(PolicyRouter):
+    """The policy `prefix`."""
+
+    def __init__(self, pool: Pool, directory: WorkerDirectory, model_fingerprint: str, limits: Limits) -> None:
+        super().__init__(pool, directory, model_fingerprint, limits, Prefix())
 
 
-def _describe(worker: Worker, owned: dict[WorkerRef, int]) -> str:
+def _name(plan: Plan) -> str:
+    if isinstance(plan, Apart):
+        return f"prefill {plan.prefill.name}, decode {plan.decode.name}"
+    return f"{plan.worker.record.role.value} {plan.worker.name}, which prefills and decodes"
+
+
+def _explain(choice: Choice, query: Query, fleet: Fleet) -> str:
+    said = _describe(choice, query)
+    if isinstance(choice.plan, Apart):
+        return said
+    if not kv_formats(fleet.prefill) & kv_formats(fleet.decode):
+        return f"{said}; no prefill and decode worker that can exchange KV are registered"
+    if all(any(query.trouble((worker,))) for worker in fleet.prefill):
+        return f"{said}; no prefill worker is in reach"
+    return f"{said}; cheaper than two workers" if choice.price_s is not None else said
+
+
+def _describe(choice: Choice, query: Query) -> str:
+    return "; ".join(_describe_worker(worker, query) for worker in choice.plan.workers)
+
+
+def _describe_worker(worker: Worker, query: Query) -> str:
     trouble = "is being drained" if worker.record.draining else "could not be reached lately"
     avoided = f", {trouble}" if worker.avoided else ""
-    return f"{worker.name} owns {owned.get(worker.ref, 0)} blocks, {worker.in_flight} in flight{avoided}"
+    return f"{worker.name} owns {query.owned_blocks.get(worker.ref, 0)} blocks, {worker.in_flight} in flight{avoided}"

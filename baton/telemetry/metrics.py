@@ -56,6 +56,7 @@ _TTFT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0,
 _ITL_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 5.0)
 _REQUEST_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _PART_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_ROUTE_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _REDIS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 # --- gateway: requests as clients see them ---
@@ -120,6 +121,24 @@ MIGRATIONS = _counter(
     "requests",
     "Running requests that a decode worker wanted to be rid of, by what became of it.",
     Label("outcome", ("moved", "stayed")),
+)
+ROUTES = _counter(
+    "baton_gateway_routes_total",
+    "decisions",
+    "Routing decisions by what was chosen: two workers (apart), an aggregated one, a decode worker that prefills, too.",
+    Label("choice", ("apart", "aggregated", "decode")),
+)
+ROUTE_SECONDS = _histogram(
+    "baton_gateway_route_duration_seconds",
+    "seconds",
+    "Of routing decisions, with hashing and looking the prefix up.",
+    _ROUTE_SECONDS,
+)
+ROUTE_PRICE = _histogram(
+    "baton_gateway_route_price_seconds",
+    "seconds",
+    "What the taken choice was expected to cost, where the policy prices: cost.",
+    _PART_SECONDS,
 )
 WORKERS = _gauge(
     "baton_gateway_workers",

@@ -78,7 +78,7 @@ async def test_longest_prefix_wins_over_load() -> None:
     assert decision.plan.cached_blocks == 3
     assert decision.chosen == "prefill p2, decode d2"
     assert "p2 owns 3 blocks, 9 in flight" in decision.why
-    assert decision.runner_up == "p1 owns 2 blocks, 0 in flight; d1 owns 0 blocks, 0 in flight"
+    assert decision.runner_up == "p2 owns 3 blocks, 9 in flight; d1 owns 0 blocks, 0 in flight"
 
 
 async def test_load_breaks_ties() -> None:
@@ -172,7 +172,8 @@ async def test_a_pair_can_exchange_kv(other: dict) -> None:
     assert names(await decide([P1, D1, busy], {"d2": 6})) == ("p1", "d1")
     decision = await decide([P1, prefill, D1, busy], {"p2": 2})
     assert names(decision) == ("p2", "d2")
-    assert decision.runner_up == ""  # neither p1 nor d1 could have taken the other's place
+    # Neither p1 nor d1 could have taken the other's place.
+    assert decision.runner_up == "p1 owns 0 blocks, 0 in flight; d1 owns 0 blocks, 0 in flight"
     full = await decide([P1, prefill, D1, busy], {"p2": 2}, full=["d2"])
     assert names(full) == ("p1", "d1")
 
