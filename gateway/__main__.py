@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from baton.directory.metrics import RedisMetrics
-from baton.directory.reader import DirectoryReader
+from baton.directory.followed import FollowedDirectory
 from baton.errors import BatonError
 from baton.fetch.cache import parse_model
 from baton.grpc_util.server import TRANSPORT_MAX_BYTES
@@ -48,7 +47,9 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default=defaults.http_timeout_s,
         help="the longest that an HTTP request may take (%(default)s)",
     )
-    parser.add_argument("--redis-url", default=defaults.redis_url, help="worker directory (%(default)s)")
+    parser.add_argument(
+        "--redis-url", default=defaults.redis_url, help="worker directory; redis+cluster://… of a cluster (%(default)s)"
+    )
     parser.add_argument("--otlp-endpoint", help="host:port of an OTLP gRPC receiver for spans; default: none")
     parser.add_argument(
         "--max-message-mib",
@@ -137,7 +138,7 @@ async def serve(config: GatewayConfig) -> None:
     folder = await asyncio.to_thread(servable_folder, config.model, config.load_format)
     spec = load_model_spec(folder, config.model_name or default_name(config.model), config.load_format)
     metrics = Metrics()
-    directory = DirectoryReader(config.redis_url, spec.fingerprint, RedisMetrics(metrics))
+    directory = FollowedDirectory(config.redis_url, spec.fingerprint, metrics)
     gateway = Gateway(config, spec, directory, metrics=metrics)
     try:
         port = await gateway.start()

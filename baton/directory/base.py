@@ -35,6 +35,16 @@ def worker_key(model_fingerprint: str, name: str) -> str:
     return f"baton:{{{model_fingerprint}}}:worker:{name}"
 
 
+def events_key(model_fingerprint: str) -> str:
+    """A stream of what all workers of the model store and remove; gone some time after the last worker."""
+    return f"baton:{{{model_fingerprint}}}:events"
+
+
+def sequence_key(model_fingerprint: str, worker: WorkerRef) -> str:
+    """The number of the newest event that the set of block hashes has in it; it lives as long as the set."""
+    return f"baton:{{{model_fingerprint}}}:sequence:{worker.name}:{worker.incarnation}"
+
+
 def blocks_key(model_fingerprint: str, worker: WorkerRef) -> str:
     """A set of the block hashes that one incarnation owns, with a time to live renewed by heartbeat."""
     return f"baton:{{{model_fingerprint}}}:blocks:{worker.name}:{worker.incarnation}"

@@ -16,7 +16,10 @@ from baton.errors import BatonError, ErrorCode, invalid
 from baton.tls import Tls
 
 SOCKET_TIMEOUT_S = 1.0
+_CLUSTER = ("redis+cluster://", "rediss+cluster://")
 FAILURES = (RedisError, OSError)  # what a call to a Redis that is down, restarting or unreachable raises
+
+Client = redis.asyncio.Redis | redis.asyncio.RedisCluster  # as far as both have pipelines, xread and aclose
 
 
 def shown_url(redis_url: str) -> str:
@@ -31,16 +34,15 @@ def check_url(redis_url: str) -> None:
     BatonError: INVALID_ARGUMENT when `redis_url` is no Redis URL.
     """
     try:
-        parse_url(redis_url)
+        parse_url(_plain(redis_url))
     except ValueError as error:
         problem = "" if set("@?") & set(redis_url) else f" ({error})"  # the error may repeat what stands there
-        raise invalid(
-            f"got --redis-url {shown_url(redis_url)!r}, expected redis://host:port/0, or rediss://… for TLS{problem}"
-        ) from None
+        expected = "redis://host:port/0, redis+cluster://host:port for a Redis Cluster, or rediss://… for TLS"
+        raise invalid(f"got --redis-url {shown_url(redis_url)!r}, expected {expected}{problem}") from None
 
 
-def connect(redis_url: str, environ: Mapping[str, str] = os.environ) -> redis.asyncio.Redis:
-    """A client that connects at its first call.
+def connect(redis_url: str, environ: Mapping[str, str] = os.environ) -> Client:
+    """A client that connects at its first call; of a whole cluster where the URL says so.
 
     With rediss:// it uses TLS. User and password come from BATON_REDIS_USER and BATON_REDIS_PASSWORD, or the file that
     BATON_REDIS_PASSWORD_FILE names, unless the URL has them; with BATON_TLS_DIR the files there are used for TLS unless
@@ -51,10 +53,20 @@ def connect(redis_url: str, environ: Mapping[str, str] = os.environ) -> redis.as
             cannot be read.
     """
     check_url(redis_url)
-    given = parse_url(redis_url)
+    url = _plain(redis_url)
+    given = parse_url(url)
+    more = {name: value for name, value in _from_environment(url, environ).items() if name not in given}
+    if redis_url.startswith(_CLUSTER):
+        return redis.asyncio.RedisCluster.from_url(
+            url,
+            **more,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 1),  # so it follows a slot to another node
+        )
     return redis.asyncio.Redis.from_url(
-        redis_url,
-        **{name: value for name, value in _from_environment(redis_url, environ).items() if name not in given},
+        url,
+        **more,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=SOCKET_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
@@ -80,6 +92,11 @@ def _from_environment(redis_url: str, environ: Mapping[str, str]) -> dict[str, A
         if (tls.folder / "cert.pem").exists():
             found |= {"ssl_certfile": str(tls.folder / "cert.pem"), "ssl_keyfile": str(tls.folder / "key.pem")}
     return found
+
+
+def _plain(redis_url: str) -> str:
+    """The URL without what says that it is a cluster's."""
+    return redis_url.replace("+cluster", "", 1) if redis_url.startswith(_CLUSTER) else redis_url
 
 
 def is_wrong_type(answer: object) -> bool:

@@ -8,6 +8,15 @@ from baton.telemetry import metrics as declared
 from baton.telemetry.exposition import Metrics
 
 
+class IndexMetrics:
+    """What a gateway knows of owned blocks, and how it came to know it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.blocks = metrics.gauge(declared.INDEX_BLOCKS)
+        self.events = metrics.counter(declared.INDEX_EVENTS)
+        self.resyncs = metrics.counter(declared.INDEX_RESYNCS)
+
+
 class RedisMetrics:
     """One a process."""
 

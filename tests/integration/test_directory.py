@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
+from baton.directory.base import WorkerRecord, blocks_key, events_key, worker_key, workers_key
 from baton.directory.reader import DirectoryReader
 from baton.directory.registrar import WorkerRegistrar
 from baton.errors import BatonError, ErrorCode
@@ -93,7 +93,8 @@ async def test_workers_come_and_go(server: RedisServer, register: Register, read
     await first.close()
     assert await reader.workers() == [record_of("d0", "i0")]
     await second.close()
-    assert server.client.keys() == []
+    assert server.client.keys() == [events_key(FINGERPRINT).encode()]
+    assert 0 < server.client.pttl(events_key(FINGERPRINT)) <= 12_000 * LEASE_S
 
 
 async def test_prefixes_are_counted_up_to_the_first_gap(
@@ -144,7 +145,8 @@ async def test_the_lease_is_renewed_and_runs_out(
     await eventually(lambda: owned(server, WorkerRef("d0", "i0")) == set(HASHES))
     assert server.client.get(worker_key(FINGERPRINT, "d0")) is not None
     await crash(registrar)
-    await eventually(lambda: server.client.keys() == [workers_key(FINGERPRINT).encode()])
+    left = {workers_key(FINGERPRINT).encode(), events_key(FINGERPRINT).encode()}
+    await eventually(lambda: set(server.client.keys()) == left)
     assert await reader.workers() == []
     assert server.client.smembers(workers_key(FINGERPRINT)) == set()  # the reader took the dead name off
 

@@ -14,6 +14,7 @@ class SimulatedRedis:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.up = True
+        self.waiting: list[asyncio.Future[None]] = []  # for an entry of any stream
         self._now_s = now_s
         self._values: dict[str, tuple[Any, float]] = {}  # key -> value, end of life
 
@@ -81,6 +82,36 @@ class SimulatedRedis:
     def _scard(self, key: str) -> int:
         return len(self.live(key) or ())
 
+    def _xadd(self, key: str, fields: dict[bytes, bytes], maxlen: int, approximate: bool) -> bytes:
+        entries = self.live(key)
+        if entries is None:
+            entries = []
+            self.put(key, entries)
+        # As a server that starts anew counts: from the time on, which is not behind what it knows.
+        before = _order(entries[-1][0]) if entries else (0, 0)
+        number = max((int(self._now_s() * 1000), 0), (before[0], before[1] + 1))
+        entries.append((b"%d-%d" % number, fields))
+        del entries[:-maxlen]
+        for added in self.waiting:
+            if not added.done():
+                added.set_result(None)
+        self.waiting.clear()
+        return bytes(entries[-1][0])
+
+    def _xlen(self, key: str) -> int:
+        return len(self.live(key) or ())
+
+    def _xrevrange(self, key: str, count: int) -> list[Any]:
+        return list(reversed((self.live(key) or [])[-count:]))
+
+    def xread(self, key: str, after: bytes, count: int) -> list[Any]:
+        """Entries behind `after`, as XREAD answers for one stream."""
+        found = [entry for entry in self.live(key) or () if _order(entry[0]) > _order(after)][:count]
+        return [(key.encode(), found)] if found else []
+
+    def _sscan(self, key: str, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        return 0, sorted(self.live(key) or ())
+
     def _delete(self, *keys: str) -> int:
         for key in keys:
             self._values.pop(key, None)
@@ -96,6 +127,24 @@ class SimulatedClient:
 
     def pipeline(self, transaction: bool) -> "_Pipeline":
         return _Pipeline(self)
+
+    async def xread(self, streams: dict[str, bytes], count: int, block: int) -> list[Any]:
+        """Waits for an entry for `block` ms at most."""
+        ((key, after),) = streams.items()
+        found = await self._look(key, after, count)
+        if not found:
+            added = asyncio.get_running_loop().create_future()
+            self.server.waiting.append(added)
+            await asyncio.wait([added], timeout=block / 1000)
+            found = await self._look(key, after, count)
+        return found
+
+    async def _look(self, key: str, after: bytes, count: int) -> list[Any]:
+        await self.may_run()
+        await asyncio.sleep(0.0005)
+        if not self.server.up:
+            raise RedisConnectionError("simulated: Redis is down")
+        return self.server.xread(key, after, count)
 
     async def aclose(self) -> None:
         return
@@ -123,3 +172,8 @@ class _Pipeline:
         if not server.up:
             raise RedisConnectionError("simulated: Redis is down")
         return [server.execute(name, *args, **kwargs) for name, args, kwargs in commands]
+
+
+def _order(number: bytes) -> tuple[int, int]:
+    first, second = number.split(b"-")
+    return int(first), int(second)

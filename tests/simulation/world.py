@@ -9,7 +9,7 @@ from unittest import mock
 import grpc
 
 from baton import faults
-from baton.directory.reader import DirectoryReader
+from baton.directory.followed import FollowedDirectory
 from baton.errors import BatonError, ErrorCode
 from baton.faults import Point, flip
 from baton.telemetry.exposition import Metrics
@@ -60,7 +60,7 @@ class _Gateway:
         self.channels: list[Channel] = []
         self.clients: set[asyncio.Task[Any] | None] = set()
         world.connecting = None
-        directory = DirectoryReader("redis://simulated", FINGERPRINT)
+        self.directory = directory = FollowedDirectory("redis://simulated", FINGERPRINT)
         self.pool = Pool(directory, _LIMITS)
         router = LongestPrefix(self.pool, directory, FINGERPRINT, _LIMITS)
         self.orchestrator = Orchestrator(
@@ -70,6 +70,8 @@ class _Gateway:
     def kill(self) -> None:
         if self.pool._poll_task is not None:
             self.pool._poll_task.cancel()
+        if self.directory.follower._task is not None:
+            self.directory.follower._task.cancel()
         for channel in self.channels:
             channel.break_off()
         for task in (*self.orchestrator._tasks, *self.clients):
@@ -110,10 +112,11 @@ class World:
         patched = (
             mock.patch.object(grpc.aio, "insecure_channel", self._channel),
             mock.patch("baton.directory.reader.connect", self._connect),
+            mock.patch("baton.directory.follower.connect", self._connect),
             mock.patch("baton.directory.registrar.connect", self._connect),
         )
         try:
-            with self.clock.installed(), patched[0], patched[1], patched[2]:
+            with self.clock.installed(), patched[0], patched[1], patched[2], patched[3]:
                 asyncio.set_event_loop(loop)
                 loop.run_until_complete(self._main())
         except Stuck:
