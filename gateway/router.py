@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from baton.block_hash import block_hashes
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
 from gateway.no_route import no_route
 from gateway.pool import Pool
+from gateway.prompt_hashes import PromptHashes
 from gateway.routing.base import Apart, Choice, Fleet, Local, Plan, Policy, Query
 from gateway.routing.choose import choose, kv_formats
 from gateway.routing.claim import Claim
@@ -64,7 +64,7 @@ class PolicyRouter(Router):
     ) -> None:
         self._pool = pool
         self._directory = directory
-        self._fingerprint = model_fingerprint
+        self._hashes = PromptHashes(model_fingerprint)
         self._lookup_s = limits.prefix_lookup_s
         self._policy = policy
         self._slow = False  # as of the last look-up
@@ -104,7 +104,7 @@ class PolicyRouter(Router):
         try:
             async with asyncio.timeout(self._lookup_s):
                 for block_size, refs in by_block_size.items():
-                    hashes = block_hashes(self._fingerprint, token_ids, block_size)
+                    hashes = self._hashes.of(token_ids, block_size)
                     owned |= await self._directory.longest_prefixes(hashes, refs)
         except TimeoutError:
             if not self._slow:
