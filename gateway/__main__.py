@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import math
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,8 +21,10 @@ from baton.tls import MTLS_HELP, TLS_DIR_HELP
 from gateway.app import Gateway
 from gateway.config import GatewayConfig
 from gateway.parsing.registry import REASONING_PARSER_NAMES, TOOL_PARSER_NAMES
+from gateway.processes import Processes, write_atomically
 from gateway.routing.registry import POLICY_NAMES
 
+_MAX_PROCESSES = 64
 _TRANSPORT_MAX_MIB = TRANSPORT_MAX_BYTES >> 20
 
 
@@ -81,6 +82,14 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
         default=defaults.reasoning_parser,
         help="how the model writes what it thinks first (%(default)s)",
     )
+    parser.add_argument(
+        "--gateway-processes",
+        dest="processes",
+        type=int,
+        default=defaults.processes,
+        help="that share --port and --http-port; metrics ports count up from --metrics-port (%(default)s)",
+    )
+    parser.add_argument("--shared-port", action="store_true", help=argparse.SUPPRESS)  # one of those processes
     parser.add_argument("--port-file", type=Path, help="gets the bound port once the gateway serves")
     parser.add_argument("--http-port-file", type=Path, help="the same for --http-port; written first")
     parser.add_argument("--metrics-port", type=int, help="of Prometheus metrics; 0 takes a free one; default: none")
@@ -115,6 +124,8 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     ):
         if count < 1:
             parser.error(f"{flag}: got {count}, expected at least 1")
+    if not 1 <= options.processes <= _MAX_PROCESSES:
+        parser.error(f"--gateway-processes: got {options.processes}, expected 1 to {_MAX_PROCESSES}")
     if not 0 <= options.port <= 65535:
         parser.error(f"--port: got {options.port}, expected 0 to 65535")
     if options.http_port is not None and not 0 <= options.http_port <= 65535:
@@ -129,12 +140,19 @@ def parse_args(argv: Sequence[str] | None = None) -> GatewayConfig:
     return GatewayConfig(**vars(options) | {"model": Path(options.model)})
 
 
-async def serve(config: GatewayConfig) -> None:
-    """Runs until SIGTERM or SIGINT."""
+async def serve(config: GatewayConfig, arguments: Sequence[str]) -> int:
+    """Runs until SIGTERM or SIGINT. The exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if config.processes > 1:
+        return await Processes(config, arguments).run(stop)
+    await _serve_here(config, stop)
+    return 0
+
+
+async def _serve_here(config: GatewayConfig, stop: asyncio.Event) -> None:
     folder = await asyncio.to_thread(servable_folder, config.model, config.load_format)
     spec = load_model_spec(folder, config.model_name or default_name(config.model), config.load_format)
     metrics = Metrics()
@@ -143,32 +161,24 @@ async def serve(config: GatewayConfig) -> None:
     try:
         port = await gateway.start()
         if config.http_port_file is not None and gateway.http_port is not None:
-            _write_atomically(config.http_port_file, str(gateway.http_port))
+            write_atomically(config.http_port_file, str(gateway.http_port))
         if config.metrics_port_file is not None and gateway.metrics_port is not None:
-            _write_atomically(config.metrics_port_file, str(gateway.metrics_port))
+            write_atomically(config.metrics_port_file, str(gateway.metrics_port))
         if config.port_file is not None:
-            _write_atomically(config.port_file, str(port))
+            write_atomically(config.port_file, str(port))
         await stop.wait()
     finally:
         await gateway.close()
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    """Whoever waits for the file never reads half of it."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    partial.write_text(text)
-    partial.replace(file)
 
 
 def main() -> int:
     """The process's exit status: 0 after a signal, 1 when the gateway cannot start."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(serve(parse_args()))
+        return asyncio.run(serve(parse_args(), sys.argv[1:]))
     except BatonError as error:
         print(f"gateway: {error.message}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class Gateway:
         self.orchestrator = Orchestrator(
             self.pool, router, limits, RetryPolicy(max_attempts=config.max_attempts), figures, admission.worker_refused
         )
-        self._server = Server([SERVICE_NAME, ADMIN_NAME], tls)
+        self._server = Server([SERVICE_NAME, ADMIN_NAME], tls, config.shared_port)
         self._http: HttpServer | None = None
         self.http_port: int | None = None  # once started, where there is one
         validator = Validator(spec, codec, config.max_message_mib)
@@ -89,7 +89,7 @@ class Gateway:
         add_channelz(self._server.grpc, access)
         if config.http_port is not None:
             front = Front(service, codec, spec.name, config.max_message_mib, config.http_timeout_s, access)
-            self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint, tls), tls)
+            self._http = HttpServer(make_app(front, self.pool, config.otlp_endpoint, tls), tls, config.shared_port)
 
     async def start(self) -> int:
         """Serves, whether or not workers are there yet. Returns the port.

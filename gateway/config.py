@@ -23,6 +23,8 @@ class GatewayConfig:
     max_message_mib: int = 4
     max_attempts: int = 3  # of one request, on other workers where there are some
     routing_policy: str = "prefix"  # a name of gateway/routing/registry.py
+    processes: int = 1  # on the same ports
+    shared_port: bool = False  # this is one of them
     port_file: Path | None = None  # gets the bound port once the gateway serves
     http_port_file: Path | None = None  # written before port_file
     tool_call_parser: str = "auto"  # a name of gateway/parsing/registry.py

@@ -45,7 +45,6 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_BOTH_SIDES,
     # Clients ping every `keepalive_time_ms`; a server hangs up on one that pings more often than this.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.so_reuseport", 0),  # two servers on one port would each get a part of the calls, without a word
 )
 
 
@@ -141,10 +140,12 @@ def _guard_stream(inner: Any, method: str) -> Any:
 class Server:
     """One listening gRPC server. Health is NOT_SERVING until `set_serving(True)`."""
 
-    def __init__(self, service_names: Sequence[str], tls: Tls | None = None) -> None:
-        """`service_names`: full names, for health and reflection."""
+    def __init__(self, service_names: Sequence[str], tls: Tls | None = None, shared_port: bool = False) -> None:
+        """`service_names`: full names, for health and reflection. `shared_port`: others may listen there, too."""
         self._tls = tls
-        self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        # Two servers on one port each get a part of the calls, without a word: only where that is wanted.
+        options = [*SERVER_OPTIONS, ("grpc.so_reuseport", int(shared_port))]
+        self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         self._names = [*service_names, ""]
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in its stubs
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)

@@ -29,10 +29,13 @@ class _Quiet(uvicorn.Server):
 class HttpServer:
     """One listening server."""
 
-    def __init__(self, app: ASGIApp, tls: Tls | None = None) -> None:
-        """Raises:
-        BatonError: FAILED_PRECONDITION when `tls` has no certificate.
+    def __init__(self, app: ASGIApp, tls: Tls | None = None, shared_port: bool = False) -> None:
+        """`shared_port`: other processes may listen there, too.
+
+        Raises:
+            BatonError: FAILED_PRECONDITION when `tls` has no certificate.
         """
+        self._shared_port = shared_port
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -57,7 +60,7 @@ class HttpServer:
         Raises:
             BatonError: FAILED_PRECONDITION when the port is taken or `host` is no address of this machine.
         """
-        listener = _listen(host, port)
+        listener = _listen(host, port, self._shared_port)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http server")
         if self._tls is not None:
             self._watching = asyncio.create_task(_watch(self._tls), name="certificates")
@@ -79,10 +82,12 @@ async def _watch(tls: Tls) -> None:
         _ = tls.generation
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, shared: bool) -> socket.socket:
     """Connections wait in the backlog until the server takes them."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host.strip("[]"), port))
         listener.listen(_BACKLOG)
