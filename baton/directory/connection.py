@@ -1,10 +1,11 @@
 """How this project talks to Redis: short timeouts, no hidden retries, one log line an outage."""
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis.asyncio
 from redis.asyncio.connection import parse_url
@@ -19,6 +20,7 @@ SOCKET_TIMEOUT_S = 1.0
 _CLUSTER = ("redis+cluster://", "rediss+cluster://")
 FAILURES = (RedisError, OSError)  # what a call to a Redis that is down, restarting or unreachable raises
 
+T = TypeVar("T")
 Client = redis.asyncio.Redis | redis.asyncio.RedisCluster  # as far as both have pipelines, xread and aclose
 
 
@@ -109,6 +111,16 @@ def raise_first(answers: Iterable[object]) -> None:
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
+
+
+async def uncancelled(work: Awaitable[T]) -> T:
+    """Lets `work` end by itself when the caller is cancelled: redis-py 8.1 loses a cancellation inside its calls."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else looks at it
+        raise
 
 
 class OutageLog:

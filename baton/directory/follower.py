@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from baton.directory.base import blocks_key, events_key, sequence_key
-from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first, uncancelled
 from baton.directory.events import FIELD, BlockEvent, decode, hashes_of
 from baton.directory.index import MAX_HASHES, OwnerIndex
 from baton.directory.metrics import IndexMetrics
@@ -118,7 +118,7 @@ class BlockFollower:
 
     async def _read_events(self) -> None:
         reading = self._redis.xread({events_key(self._fingerprint): self._last_id}, _READ_COUNT, _BLOCK_MS)
-        for _, entries in _streams(await _uncancelled(reading)):
+        for _, entries in _streams(await uncancelled(reading)):
             for count, (number, fields) in enumerate(entries):
                 if count % _PAUSE_AFTER == _PAUSE_AFTER - 1:
                     await asyncio.sleep(0)
@@ -160,7 +160,7 @@ class BlockFollower:
         """The answer; None where something of another type stands, which its worker repairs."""
         async with self._redis.pipeline(transaction=False) as pipe:
             getattr(pipe, command)(*args, **options)
-            (answer,) = await _uncancelled(pipe.execute(raise_on_error=False))
+            (answer,) = await uncancelled(pipe.execute(raise_on_error=False))
         if is_wrong_type(answer):
             return None
         raise_first((answer,))
@@ -177,7 +177,7 @@ class BlockFollower:
         async with self._redis.pipeline(transaction=False) as pipe:
             for worker in members:
                 pipe.get(sequence_key(self._fingerprint, worker))
-            answers = await _uncancelled(pipe.execute(raise_on_error=False))
+            answers = await uncancelled(pipe.execute(raise_on_error=False))
         raise_first(answer for answer in answers if not is_wrong_type(answer))
         suspects = {}
         for worker, answer in zip(members, answers, strict=True):
@@ -197,16 +197,6 @@ class BlockFollower:
         self.index.forget(worker)
         self._sequences.pop(worker, None)
         self._suspects.pop(worker, None)
-
-
-async def _uncancelled(work: Any) -> Any:
-    """Lets `work` end by itself when the caller is cancelled: redis-py 8.1 loses a cancellation inside its calls."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else looks
-        raise
 
 
 def _streams(answer: Any) -> Any:

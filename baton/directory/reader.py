@@ -1,15 +1,14 @@
 """The directory as a gateway reads it: who lives, and who owns the longest prefix of a prompt."""
 
-import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from baton import faults
 from baton.directory.base import WorkerRecord, blocks_key, worker_key, workers_key
-from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first
+from baton.directory.connection import FAILURES, OutageLog, connect, is_wrong_type, raise_first, uncancelled
 from baton.directory.metrics import RedisMetrics
 from baton.errors import BatonError, ErrorCode
 from baton.faults import Point
@@ -48,7 +47,7 @@ class DirectoryReader:
         """
         try:
             with self._metrics.round():
-                names, records = await _uncancelled(self._read_records())
+                names, records = await uncancelled(self._read_records())
         except FAILURES as error:
             self._outage.failed(error)
             message = f"the worker directory in Redis does not answer ({error}); check --redis-url and that Redis runs"
@@ -63,7 +62,7 @@ class DirectoryReader:
             return dict.fromkeys(workers, 0)
         try:
             with self._metrics.round():
-                answers = await _uncancelled(self._read_owned(hashes, workers))
+                answers = await uncancelled(self._read_owned(hashes, workers))
         except FAILURES as error:
             self._outage.failed(error)
             return {}
@@ -105,11 +104,6 @@ class DirectoryReader:
         owned = [[] if is_wrong_type(answer) else answer for answer in answers]
         raise_first(owned)
         return owned
-
-
-async def _uncancelled(work: Coroutine[Any, Any, _T]) -> _T:
-    """Lets `work` end by itself when the caller is cancelled: redis-py 8.1 loses a cancellation inside its calls."""
-    return await asyncio.shield(work)
 
 
 def _text(name: bytes) -> str:
