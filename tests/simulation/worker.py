@@ -64,6 +64,7 @@ class SimulatedContext(EngineContext):
         self.blocks = RequestBlocks(self.pool, BLOCK)
         self.costs = PreemptionCosts(self.runner.layout.block_bytes)
         self.counts = EngineCounts()
+        self.step_log = None
         self.with_grammar = None
         self._root_hash = root_hash(FINGERPRINT)
         self._send = send
