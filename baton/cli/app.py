@@ -6,7 +6,18 @@ from typing import NoReturn
 
 import typer
 
-from baton.cli import collector, config_command, demo, doctor, drain, fetch_command, generate, passthrough, up
+from baton.cli import (
+    collector,
+    config_command,
+    demo,
+    doctor,
+    drain,
+    fetch_command,
+    generate,
+    passthrough,
+    trace_command,
+    up,
+)
 from baton.cli.bench.app import bench
 from baton.cli.key import key
 from baton.cli.top.command import top
@@ -25,6 +36,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("up")(up.up)
 app.command("generate")(generate.generate)
+app.command("trace")(trace_command.trace)
 app.command("top")(top)
 app.command("drain")(drain.drain)
 app.command("collector")(collector.collector)

@@ -13,6 +13,7 @@ _GUIDE_COLUMNS = 4  # what rich puts before each level
 _MAX_ATTRIBUTES = 6
 _PLAIN = ("string_value", "int_value", "double_value", "bool_value")
 _NOT_SHOWN = ("baton.request_id",)  # 32 characters that push out what a reader looks for
+_APART = "baton.ttft"  # shown as a table, where they are shown
 _PREFIXES = ("baton.", "gen_ai.")  # say nothing here
 
 
@@ -132,7 +133,9 @@ def _bar(span: TraceSpan, start: int, end: int) -> str:
 
 
 def _details(span: TraceSpan) -> str:
-    shown = [(key, value) for key, value in span.attributes.items() if key not in _NOT_SHOWN]
+    shown = [
+        (key, value) for key, value in span.attributes.items() if key not in _NOT_SHOWN and not key.startswith(_APART)
+    ]
     parts = [f"{_short(key)}={_value(value)}" for key, value in shown[:_MAX_ATTRIBUTES]]
     counts = {name: span.events.count(name) for name in dict.fromkeys(span.events)}
     parts += [f"{count} {name}" if count > 1 else name for name, count in counts.items()]
