@@ -2,7 +2,8 @@
 
 import typer
 
-from simulator.cli import fit, fit_results, run
+from simulator.cli import agents, fit, fit_results, run
+from simulator.questions import aggregation, loss, ratio, routing
 
 app = typer.Typer(
     name="baton simulate",
@@ -19,3 +20,8 @@ _LOAD_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("run", context_settings=_LOAD_FLAGS)(run.run)
 app.command("fit")(fit.fit)
 app.command("fit-results")(fit_results.fit_results)
+app.command("ratio")(ratio.ratio)
+app.command("routing")(routing.routing)
+app.command("aggregation")(aggregation.aggregation)
+app.command("loss")(loss.loss)
+app.command("agents")(agents.agents)

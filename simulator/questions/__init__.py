@@ -1,0 +1,1 @@
+"""Questions that simulations answer, each a command of `baton simulate`."""
