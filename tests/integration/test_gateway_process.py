@@ -53,7 +53,8 @@ async def test_spans_of_a_request(traced: tuple[Stack, FakeCollector]) -> None:
     root = collector.named("gateway.request")[0]
     assert root.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
     assert root.parent_span_id.hex() == "b7ad6b7169203331"
-    assert attributes(root) == {
+    told = {name: value for name, value in attributes(root).items() if not name.startswith("baton.ttft")}
+    assert told == {
         "baton.request_id": "mine",
         "gen_ai.operation.name": "text_completion",
         "gen_ai.request.model": "tiny",
