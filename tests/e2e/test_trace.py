@@ -13,6 +13,7 @@ from tests.e2e.client import connect, greedy, token_request
 APART = {
     "gateway.request",
     "gateway.tokenize",
+    "gateway.admit",
     "gateway.route",
     "decode.reserve",
     "prefill.queue",
