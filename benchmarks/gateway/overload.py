@@ -65,7 +65,7 @@ def main() -> int:
     if not options.no_record:
         print(record.write("gateway_overload", lines))
     kept = over.goodput_rps >= 0.9 * peak_rps and over.refusal_quantile_s(0.99) <= 0.05 and not over.other
-    return 0 if kept and over.late <= 0.005 * started else 1
+    return 0 if kept and over.late <= 0.001 * started else 1
 
 
 if __name__ == "__main__":
