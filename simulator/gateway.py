@@ -19,7 +19,7 @@ from simulator.decode_core import DecodeCore
 from simulator.events import EventLoop
 from simulator.prefill_core import PrefillCore
 from simulator.records import Record
-from simulator.routing import Policy, SimulatedPool, SimulatedWorker
+from simulator.routing import Routing, SimulatedPool, SimulatedWorker
 
 _UNLISTED_S = 5.0  # a dead worker's record lives so long
 
@@ -28,9 +28,9 @@ class Gateway:
     """Takes requests; each becomes a `Journey`."""
 
     def __init__(
-        self, loop: EventLoop, pool: SimulatedPool, policy: Policy, messages: MessageCosts, block_size: int, seed: int
+        self, loop: EventLoop, pool: SimulatedPool, routing: Routing, messages: MessageCosts, block_size: int, seed: int
     ) -> None:
-        self.loop, self.pool, self.policy, self.messages = loop, pool, policy, messages
+        self.loop, self.pool, self.routing, self.messages = loop, pool, routing, messages
         self.block_size = block_size
         self.limits = Limits()
         self.retry_policy = RetryPolicy()
@@ -84,7 +84,7 @@ class Journey:
             self._refusals = Refusals(now_s, gateway.limits.max_reserve_wait_s)
         refused, failed = self._refusals.workers, self._recovery.failed if self._recovery else ()
         try:
-            plan = gateway.policy.choose(self.keys.prompt, {*refused, *failed} if refused or failed else ())
+            plan = gateway.routing.choose(self.keys.prompt, {*refused, *failed} if refused or failed else ())
             self._switch(plan.workers)
             if isinstance(plan, Apart):
                 start_s = max(now_s, self._refusals.try_at_s(plan.decode.ref, now_s))

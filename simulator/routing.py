@@ -1,14 +1,16 @@
 """The one place where the simulator meets the gateway's routing: policies by name, over simulated workers."""
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
 from baton.directory.base import WorkerRecord
-from baton.errors import BatonError, ErrorCode, invalid
+from baton.errors import invalid
 from baton.types import Role, WorkerRef
 from gateway.config import Limits
 from gateway.pool import Pool
-from gateway.router import Apart, Decision, Local, LongestPrefix
+from gateway.router import Apart, Decision, Local, PolicyRouter
+from gateway.routing.base import Policy
+from gateway.routing.registry import make_policy
 from gateway.worker import Worker
 from gateway.worker_directory import WorkerDirectory
 from simulator.cluster import ClusterOptions
@@ -77,75 +79,37 @@ class SimulatedPool:
         worker.in_flight -= 1
 
 
-class Policy(Protocol):
-    """Where a request goes."""
+class Routing:
+    """The gateway's router with one of its policies; only the look-up is ours."""
 
-    looks_up: bool  # whether it wants to know who owns which block
+    def __init__(self, policy: Policy, pool: SimulatedPool, directory: Directory, looks_up: bool = False) -> None:
+        """`looks_up`: whether the policy heeds who owns which block."""
+
+        class Router(PolicyRouter):
+            async def _owned_blocks(self, token_ids: Sequence[int], workers: Sequence[Worker]) -> dict[WorkerRef, int]:
+                found = directory.longest_prefixes(token_ids) if looks_up else {}
+                return {directory.workers[number]: blocks for number, blocks in found.items()}
+
+        self.looks_up = looks_up
+        self._router = Router(cast(Pool, pool), cast(WorkerDirectory, None), "", Limits(), policy)
 
     def choose(self, keys: Sequence[Any], last_resort: Collection[WorkerRef]) -> Apart | Local:
         """`keys` of the prompt's full blocks. Raises BatonError when there is no worker."""
-        ...
-
-
-class ProductPrefix:
-    """`gateway.router.LongestPrefix`; only its look-up is ours."""
-
-    looks_up = True
-
-    def __init__(self, pool: SimulatedPool, directory: Directory) -> None:
-        class Router(LongestPrefix):
-            async def _owned_blocks(self, token_ids: Sequence[int], workers: Sequence[Worker]) -> dict[WorkerRef, int]:
-                found = directory.longest_prefixes(token_ids)
-                return {directory.workers[number]: blocks for number, blocks in found.items()}
-
-        self._router = Router(cast(Pool, pool), cast(WorkerDirectory, None), "", Limits())
-
-    def choose(self, keys: Sequence[Any], last_resort: Collection[WorkerRef]) -> Apart | Local:
         decision: Decision = _at_once(self._router.decide(keys, last_resort))
         return decision.plan
 
 
-class InTurns:
-    """One worker of each role after the other, those in trouble left out while there are others.
-
-    The product has no such policy yet; it is the one that others are measured against.
-    """
-
-    looks_up = False
-
-    def __init__(self, pool: SimulatedPool, directory: Directory) -> None:
-        self._pool = pool
-        self._next = dict.fromkeys(Role, 0)
-
-    def choose(self, keys: Sequence[Any], last_resort: Collection[WorkerRef]) -> Apart | Local:
-        if self._pool.workers(Role.PREFILL) and self._pool.workers(Role.DECODE):
-            prefill, decode = (self._take(role, last_resort) for role in (Role.PREFILL, Role.DECODE))
-            return Apart(cast(Worker, prefill), cast(Worker, decode), 0)
-        return Local(cast(Worker, self._take(Role.AGGREGATED, last_resort)))
-
-    def _take(self, role: Role, last_resort: Collection[WorkerRef]) -> SimulatedWorker:
-        workers = self._pool.workers(role)
-        if not workers:
-            raise BatonError(ErrorCode.UNAVAILABLE, f"no {role.value} worker is left")
-        for _ in range(len(workers)):
-            number = self._next[role]
-            self._next[role] = number + 1
-            worker = workers[number % len(workers)]
-            if not worker.avoided and worker.ref not in last_resort:
-                break
-        return worker
+# Not `cost`: it learns from claims, and `random` would need a seed.
+POLICIES = ("prefix", "round_robin", "least_loaded")
 
 
-POLICIES: dict[str, Callable[[SimulatedPool, Directory], Policy]] = {"prefix": ProductPrefix, "round_robin": InTurns}
-
-
-def make_policy(options: ClusterOptions, pool: SimulatedPool, directory: Directory) -> Policy:
+def make_routing(options: ClusterOptions, pool: SimulatedPool, directory: Directory) -> Routing:
     """Raises:
-    BatonError: INVALID_ARGUMENT for a name that there is no policy of.
+    BatonError: INVALID_ARGUMENT for a name that is none of `POLICIES`.
     """
     if options.policy not in POLICIES:
         raise invalid(f"got --policy {options.policy}, expected {', '.join(POLICIES)}")
-    return POLICIES[options.policy](pool, directory)
+    return Routing(make_policy(options.policy), pool, directory, looks_up=options.policy == "prefix")
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:

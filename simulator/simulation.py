@@ -20,7 +20,7 @@ from simulator.load import Load
 from simulator.network import Network
 from simulator.prefill_core import PrefillCore
 from simulator.records import Record
-from simulator.routing import SimulatedPool, SimulatedWorker, make_policy
+from simulator.routing import SimulatedPool, SimulatedWorker, make_routing
 
 
 class RoleUse(msgspec.Struct, frozen=True):
@@ -58,9 +58,9 @@ class Simulation:
             for number in range(count)
         ]
         self.pool = SimulatedPool(self.workers)
-        policy = make_policy(cluster, self.pool, self.directory)
-        self.directory.is_read = policy.looks_up
-        self.gateway = Gateway(self.loop, self.pool, policy, costs.messages, cluster.block_size, cluster.seed)
+        routing = make_routing(cluster, self.pool, self.directory)
+        self.directory.is_read = routing.looks_up
+        self.gateway = Gateway(self.loop, self.pool, routing, costs.messages, cluster.block_size, cluster.seed)
         self.load = Load(self.loop, self.gateway, load, workload)
         for failure in failures:
             self.loop.at(failure.at_s, self._fail, failure.share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from baton.types import WorkerRef
@@ -18,8 +19,8 @@ class _Uniform(Policy):
     def begin(self, fleet: Fleet, query: Query) -> None:
         return
 
-    def _merit(self, worker: Worker, query: Query) -> Merit:
-        raise NotImplementedError
+    @abstractmethod
+    def _merit(self, worker: Worker, query: Query) -> Merit: ...
 
     def prefill_merit(self, worker: Worker, query: Query) -> Merit:
         return self._merit(worker, query)

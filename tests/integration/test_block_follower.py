@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -58,20 +58,6 @@ async def _poll(directory: FollowedDirectory) -> None:
         with contextlib.suppress(BatonError):  # as a pool, which keeps what it knows
             await directory.workers()
         await asyncio.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(shared_server: RedisServer) -> RedisServer:
-    shared_server.start_if_stopped()
-    shared_server.client.flushall()
-    return shared_server
 
 
 @pytest.fixture

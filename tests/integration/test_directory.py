@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -21,20 +21,6 @@ LEASE_S = 1.0  # a heartbeat every third of it may come late on a busy machine
 HASHES = [bytes([i]) * 16 for i in range(8)]
 
 Register = Callable[..., WorkerRegistrar]
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(shared_server: RedisServer) -> RedisServer:
-    shared_server.start_if_stopped()
-    shared_server.client.flushall()
-    return shared_server
 
 
 @pytest.fixture
