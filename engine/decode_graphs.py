@@ -18,6 +18,7 @@ from baton_kernels.argmax import argmax
 from baton_kernels.attn.paged_triton import TritonAttention
 from engine.block_tables import BlockTables
 from engine.drawn_tokens import DrawnTokens
+from engine.graph_capture import Captured, capture_graph
 from engine.models.base import Model
 from engine.request import Request
 
@@ -31,12 +32,6 @@ class Decoded(NamedTuple):
     best: Tensor  # [sequences] int64 token of the largest one
 
 
-class _Captured(NamedTuple):
-    graph: torch.cuda.CUDAGraph
-    scores: Tensor  # [padded, vocab]
-    best: Tensor  # [padded]
-
-
 class DecodeGraphs:
     """Captures at start, replays in steps where every sequence has one new token. On one stream: the current one."""
 
@@ -47,7 +42,7 @@ class DecodeGraphs:
         self._sizes += [*range(64, max_seqs, 16), max_seqs]
         self._tables = BlockTables(2 * max_seqs, max_blocks)
         self._token_ids = torch.zeros(max_seqs, dtype=torch.int64, device=pool.device)
-        self._graphs: dict[int, _Captured] = {}
+        self._graphs: dict[int, Captured] = {}
 
     @torch.inference_mode()
     def capture(self, memory: Any, stream: torch.cuda.Stream) -> None:
@@ -60,7 +55,7 @@ class DecodeGraphs:
         torch.cuda.current_stream().wait_stream(stream)
         logger.info("captured %d decode graphs in %.1f s", len(self._sizes), time.perf_counter() - start)
 
-    def _capture(self, size: int, memory: Any) -> _Captured:
+    def _capture(self, size: int, memory: Any) -> Captured:
         # Padded rows alone: they write no KV.
         batch = self._attention.plan_decodes(np.zeros((0, 1), np.int32), np.zeros(0, np.int32), size)
 
@@ -69,11 +64,7 @@ class DecodeGraphs:
             scores = self._model.scores(hidden)
             return scores, argmax(scores)
 
-        run()  # compiles kernels and makes library handles, which a capture cannot
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=memory, stream=torch.cuda.current_stream()):
-            scores, best = run()
-        return _Captured(graph, scores, best)
+        return capture_graph(run, memory)
 
     def run(self, requests: list[Request], drawn: DrawnTokens) -> Decoded:
         """Computes the newest token of each request, known or not; at most as many as graphs were made for."""

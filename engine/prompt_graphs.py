@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from baton_kernels.argmax import argmax
 from baton_kernels.attention import SequenceSlice
 from baton_kernels.attn.paged_triton import TritonAttention
 from engine.decode_graphs import Decoded
+from engine.graph_capture import Captured, capture_graph
 from engine.models.base import Model
 from engine.request import Request
 from engine.scheduler.base import SequencePlan
@@ -30,12 +31,6 @@ _SEQS = 9  # one of them padding
 _HIDDEN_MS = 9.0  # from here on launches are hidden: about what they take
 
 
-class _Captured(NamedTuple):
-    graph: torch.cuda.CUDAGraph
-    scores: Tensor  # [_SEQS, vocab]
-    best: Tensor  # [_SEQS]
-
-
 class PromptGraphs:
     """Captures at start, replays in steps of few sequences that all have several new tokens. On the current stream."""
 
@@ -46,7 +41,7 @@ class PromptGraphs:
         self._seqs = min(_SEQS, max_seqs)
         self._token_ids = torch.zeros(max(self._sizes, default=0), dtype=torch.int64, device=pool.device)
         self._last_rows = torch.zeros(self._seqs, dtype=torch.int64, device=pool.device)
-        self._graphs: dict[int, _Captured] = {}
+        self._graphs: dict[int, Captured] = {}
 
     @torch.inference_mode()
     def capture(self, memory: Any, stream: torch.cuda.Stream) -> None:
@@ -62,7 +57,7 @@ class PromptGraphs:
         torch.cuda.current_stream().wait_stream(stream)
         logger.info("captured %d prompt graphs in %.1f s", len(self._sizes), time.perf_counter() - start)
 
-    def _capture(self, size: int, memory: Any) -> _Captured:
+    def _capture(self, size: int, memory: Any) -> Captured:
         batch = self._attention.plan_chunks([], size, self._seqs)  # padding alone: it writes no KV
 
         def run() -> tuple[Tensor, Tensor]:
@@ -70,11 +65,7 @@ class PromptGraphs:
             scores = self._model.scores(hidden[self._last_rows])
             return scores, argmax(scores)
 
-        run()  # compiles kernels and makes library handles, which a capture cannot
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=memory, stream=torch.cuda.current_stream()):
-            scores, best = run()
-        return _Captured(graph, scores, best)
+        return capture_graph(run, memory)
 
     def serves(self, sequences: Sequence[SequencePlan]) -> bool:
         """Whether a step is small enough, and of prompts whose tokens are known and not to be told of."""

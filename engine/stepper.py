@@ -17,9 +17,13 @@ _POSITIONS_AT_ONCE = 512
 class StepOutcome:
     """What a step did; without `ran`, nothing could run."""
 
-    def __init__(self, advanced: list[Advanced], result: StepResult, ran: bool = True) -> None:
+    def __init__(
+        self, advanced: list[Advanced], result: StepResult, ran: bool = True, has_prompts: bool = False
+    ) -> None:
+        """`has_prompts`: whether it computed tokens of any."""
         self.advanced = advanced
         self.ran = ran
+        self._has_prompts = has_prompts
         self._result = result
 
     def tokens_event(self, item: Advanced) -> Tokens:
@@ -28,7 +32,7 @@ class StepOutcome:
         request = item.request
         logprobs = self._result.logprobs.get(request.key)
         queue_us = compute_us = 0
-        if request.prefill_chunks and len(request.tokens) == request.num_given_tokens + 1:
+        if self._has_prompts and request.prefill_chunks and len(request.tokens) == request.num_given_tokens + 1:
             queue_us = (request.started_unix_ns - request.queued_unix_ns) // 1000
             compute_us = (request.first_token_unix_ns - request.started_unix_ns) // 1000
         return Tokens(
@@ -143,4 +147,4 @@ class Stepper:
             request.first_token_unix_ns = request.first_token_unix_ns or end_ns
         for request, num_tokens in prompts:
             request.prefill_chunks.append(ComputeSpan(start_ns, end_ns, num_tokens))
-        return StepOutcome(self._scheduler.commit(plan, result.tokens), result)
+        return StepOutcome(self._scheduler.commit(plan, result.tokens), result, has_prompts=bool(prompts))
